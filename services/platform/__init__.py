@@ -1,0 +1,1 @@
+"""What every service shares: settings, RPC, telemetry, discovery. Imports nothing of ours but the stubs."""

@@ -1,0 +1,83 @@
+"""OpenTelemetry of one process: stages become spans, spans go to the OTLP endpoint of the environment.
+
+Standard variables rule: OTEL_EXPORTER_OTLP_ENDPOINT (or ..._TRACES_ENDPOINT), OTEL_EXPORTER_OTLP_PROTOCOL,
+OTEL_TRACES_SAMPLER, OTEL_BSP_*. Without an endpoint no span is recorded or exported, but trace ids still flow.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+
+from opentelemetry.context import Context
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.trace import SpanKind
+from prometheus_client import CollectorRegistry
+
+from services.platform.span_export import CountingSpanProcessor, new_exporter
+from services.platform.stage import AttributeValue, Stage
+
+VERSION = "0.1.0"
+_CLOSE_S = 3.0
+
+
+class Telemetry:
+    """Makes stages for one service instance. Make it after any fork; close it last."""
+
+    def __init__(self, service: str, instance: str, registry: CollectorRegistry) -> None:
+        self.service = service
+        self.instance = instance
+        self._provider = TracerProvider(
+            resource=Resource.create(
+                {
+                    "service.name": service,
+                    "service.namespace": "tokenpath",
+                    "service.version": VERSION,
+                    "service.instance.id": instance,
+                }
+            ),
+            shutdown_on_exit=False,
+        )
+        if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
+            self._provider.add_span_processor(CountingSpanProcessor(new_exporter(), registry))
+        self.tracer = self._provider.get_tracer("tokenpath", VERSION)
+
+    def stage(
+        self,
+        name: str,
+        *,
+        parent: Context,
+        kind: SpanKind = SpanKind.INTERNAL,
+        rpc: str = "",
+        span_name: str = "",
+        address: str = "",
+        attributes: Mapping[str, AttributeValue] | None = None,
+    ) -> Stage:
+        """Start a stage below `parent`.
+
+        `rpc` is the full method name ("tokenpath.v1.Auth/Authorize") of a CLIENT or SERVER stage and names the
+        span; `address` is the peer's host:port of a CLIENT stage; else the span is called `span_name` or `name`.
+        """
+        facts: dict[str, AttributeValue] = {"tokenpath.stage": name, **(attributes or {})}
+        if rpc:
+            facts |= {"rpc.system.name": "grpc", "rpc.method": rpc}
+        if address:
+            host, _, port = address.rpartition(":")
+            facts |= {"server.address": host, "server.port": int(port) if port.isdecimal() else 0}
+        span = self.tracer.start_span(
+            rpc or span_name or name,
+            context=parent,
+            kind=kind,
+            attributes=facts,
+            record_exception=False,
+            set_status_on_exception=False,
+        )
+        return Stage(name, self.service, self.instance, span, is_rpc_server=bool(rpc) and kind is SpanKind.SERVER)
+
+    def close(self) -> None:
+        """Flush what is queued, for at most 3 s: a dead collector must not hold up a shutdown."""
+        closing = threading.Thread(target=self._provider.shutdown, daemon=True)
+        closing.start()
+        closing.join(_CLOSE_S)

@@ -42,7 +42,6 @@ def server_options(min_ping_interval_ms: int = MIN_PING_INTERVAL_MS) -> list[Cha
     """Options of every server."""
     return [
         *message_size_options(),
-        ("grpc.http2.min_recv_ping_interval_without_data_ms", min_ping_interval_ms),
         ("grpc.http2.min_ping_interval_without_data_ms", min_ping_interval_ms),
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),

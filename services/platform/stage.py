@@ -28,10 +28,12 @@ _SERVER_ERRORS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "
 class Stage:
     """Use as a context manager; made by `Telemetry.stage`. Durations in nanoseconds of one monotonic clock."""
 
-    def __init__(self, name: str, service: str, instance: str, span: Span, *, is_rpc_server: bool) -> None:
+    def __init__(
+        self, name: str, service: str, instance: str, span: Span, start_unix_ns: int, *, is_rpc_server: bool
+    ) -> None:
         self.name = name
         self.context: Context = set_span_in_context(span, Context())
-        self.start_unix_ns = time.time_ns()
+        self.start_unix_ns = start_unix_ns
         self.bytes = 0
         self.tokens = 0
         self.cached_tokens = 0

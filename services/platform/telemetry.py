@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Mapping
 
 from opentelemetry.context import Context
@@ -66,15 +67,18 @@ class Telemetry:
         if address:
             host, _, port = address.rpartition(":")
             facts |= {"server.address": host, "server.port": int(port) if port.isdecimal() else 0}
+        started = time.time_ns()
         span = self.tracer.start_span(
             rpc or span_name or name,
             context=parent,
             kind=kind,
             attributes=facts,
+            start_time=started,
             record_exception=False,
             set_status_on_exception=False,
         )
-        return Stage(name, self.service, self.instance, span, is_rpc_server=bool(rpc) and kind is SpanKind.SERVER)
+        is_rpc_server = bool(rpc) and kind is SpanKind.SERVER
+        return Stage(name, self.service, self.instance, span, started, is_rpc_server=is_rpc_server)
 
     def close(self) -> None:
         """Flush what is queued, for at most 3 s: a dead collector must not hold up a shutdown."""

@@ -74,4 +74,4 @@ class ChatUser(User):
 
 
 if WRITER:
-    events.quitting.add_listener(lambda **_: WRITER.close())
+    events.quitting.add_listener(lambda **_: WRITER.close())  # type: ignore[no-untyped-call]

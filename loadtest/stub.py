@@ -59,12 +59,13 @@ async def _respond(writer: asyncio.StreamWriter, script: Script) -> bool:
         return True
     started = asyncio.get_running_loop().time()
     writer.write(HEADERS)
+    token = _chunk(delta={"content": " tok"})  # made once: a stub that is slow would be measured instead of the client
     if script.role_s < script.first_s:
         await _until(started + script.role_s)
         writer.write(_chunk(delta={"role": "assistant", "content": ""}))
     for index in range(script.tokens):
         await _until(started + script.first_s + index * script.gap_s)
-        writer.write(_chunk(delta={"content": " tok"}))
+        writer.write(token)
         await writer.drain()
     await _until(started + script.end_s)
     if script.ending == "cut":

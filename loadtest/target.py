@@ -27,8 +27,12 @@ def find_target(environment: Mapping[str, str], folder: Path) -> Target:
         return Target(url.rstrip("/"), environment.get("TOKENPATH_API_KEY", ""))
     try:
         stack = json.loads((folder / STACK_FILE).read_text())
-        return Target(stack["url"].rstrip("/"), stack["api_key"])
+        target = Target(stack["urls"]["gateway"].rstrip("/"), stack["api_key"])
+        ready = stack["ready"]
     except FileNotFoundError:
         raise NoTarget("no stack runs in this folder: `make up` first, or set TOKENPATH_URL") from None
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise NoTarget(f"{STACK_FILE} is not readable ({error}): `make down`, then `make up`") from None
+    if not ready:
+        raise NoTarget("the stack of this folder is only half started: `make down`, then `make up`")
+    return target

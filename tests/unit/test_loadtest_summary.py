@@ -120,6 +120,11 @@ def test_the_target_is_the_environments_else_the_local_stacks(tmp_path):
     with pytest.raises(NoTarget, match="make up"):
         find_target({}, tmp_path)
     (tmp_path / ".tokenpath").mkdir()
-    (tmp_path / ".tokenpath" / "stack.json").write_text('{"url": "http://127.0.0.1:1/", "api_key": "k"}')
+    stack = {"urls": {"gateway": "http://127.0.0.1:1/"}, "api_key": "k", "ready": True}
+    record = tmp_path / ".tokenpath" / "stack.json"
+    record.write_text(json.dumps(stack))
     assert find_target({}, tmp_path).url == "http://127.0.0.1:1"
     assert find_target({"TOKENPATH_URL": "http://h:2"}, tmp_path).url == "http://h:2"
+    record.write_text(json.dumps({**stack, "ready": False}))
+    with pytest.raises(NoTarget, match="half started"):
+        find_target({}, tmp_path)

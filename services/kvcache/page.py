@@ -9,7 +9,8 @@ from services.kvcache.names import PageName
 class Page:
     """One page's bytes. tokens: how many of its slots are filled, 1 to block_size.
 
-    payload: the engine's layout, opaque here; whoever holds the page must not write to it.
+    payload: in the engine's layout, opaque here. A view must be of plain bytes (format B, contiguous)
+    whose memory is not written to again: a cancelled put may still be sending it.
     """
 
     name: PageName

@@ -1,0 +1,1 @@
+"""The whole stack as processes of this machine, and the `tokenpath` command."""

@@ -1,0 +1,3 @@
+from services.local.collector.app import main
+
+main()

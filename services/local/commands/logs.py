@@ -1,0 +1,29 @@
+"""`tokenpath logs`"""
+
+from __future__ import annotations
+
+import argparse
+
+from services.local.errors import StackError
+from services.local.folder import StackFolder
+from services.local.supervisor import log_tail
+
+NAME = "logs"
+HELP = "show the last lines of the services' logs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("process", nargs="*", help="gateway, decode-0, ...; all of them without one")
+    parser.add_argument("-n", "--lines", type=int, default=20, help="lines of each (default 20)")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    folder = StackFolder.default()
+    there = sorted(path.stem for path in folder.log("gateway").parent.glob("*.log"))
+    if not there:
+        raise StackError(f"no logs in {folder.path}; start the stack with `make up`")
+    for name in arguments.process or there:
+        if name not in there:
+            raise StackError(f"no log of {name}; there are {', '.join(there)}")
+        print(log_tail(folder.log(name), arguments.lines))
+    return 0

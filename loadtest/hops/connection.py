@@ -16,6 +16,7 @@ from loadtest.hops.job import Sample
 TEXT = b'"content":"'
 EMPTY_TEXT = b'"content":""'
 END = b"0\r\n\r\n"
+_ID = re.compile(rb'"id":"([^"]+)"')
 _COMPLETION_TOKENS = re.compile(rb'"completion_tokens":(\d+)')
 
 
@@ -29,7 +30,7 @@ class StreamConnection(asyncio.Protocol):
     def __init__(self) -> None:
         self._transport: asyncio.Transport | None = None
         self._rest = b""
-        self._status_seen = False
+        self._id = ""
         self._arrivals: list[tuple[int, int]] = []
         self._tokens = -1
         self._ended: asyncio.Future[int] | None = None
@@ -37,14 +38,14 @@ class StreamConnection(asyncio.Protocol):
     async def stream(self, request: bytes, timeout_s: float) -> Sample:
         """Send `request` (a whole HTTP request) and read to the end. Raises StreamFailed or TimeoutError."""
         assert self._transport is not None, "used before it was connected"
-        self._rest, self._status_seen, self._arrivals, self._tokens = b"", False, [], -1
+        self._rest, self._id, self._arrivals, self._tokens = b"", "", [], -1
         self._ended = asyncio.get_running_loop().create_future()
         self._transport.write(request)
         sent_ns = time.perf_counter_ns()
         ended_ns = await asyncio.wait_for(self._ended, timeout_s)
         if self._tokens < 0 or not self._arrivals:
             raise StreamFailed("the stream ended without text or without usage")
-        return Sample(sent_ns, ended_ns, self._arrivals, self._tokens)
+        return Sample(self._id, sent_ns, ended_ns, self._arrivals, self._tokens)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's own class is no subclass
@@ -54,17 +55,23 @@ class StreamConnection(asyncio.Protocol):
         if self._ended is None or self._ended.done():
             return  # a timed-out request's late bytes; the caller gives the connection up
         data = self._rest + data
-        if not self._status_seen:
-            if not data.startswith(b"HTTP/1.1 200"):
-                self._fail(StreamFailed(data[:300].decode(errors="replace")))
+        if not self._id:
+            if b"\r\n\r\n" not in data:
+                self._rest = data
                 return
-            self._status_seen = True
+            if not data.startswith(b"HTTP/1.1 200"):
+                self._fail(StreamFailed(data[:500].decode(errors="replace")))
+                return
+            if (found := _ID.search(data)) is None:
+                self._rest = data  # the headers came alone
+                return
+            self._id = found.group(1).decode()
         whole = data.rfind(b"\n\n") + 2 if b"\n\n" in data else 0
         texts = data.count(TEXT, 0, whole) - data.count(EMPTY_TEXT, 0, whole)
         if texts:
             self._arrivals.append((now, texts))
         if whole and b'"error"' in data:
-            self._fail(StreamFailed(data[:300].decode(errors="replace")))
+            self._fail(StreamFailed(data[:500].decode(errors="replace")))
             return
         if b'"completion_tokens"' in data and (found := _COMPLETION_TOKENS.search(data)):
             self._tokens = int(found.group(1))

@@ -30,6 +30,7 @@ class Job:
 class Sample:
     """One streamed answer. `arrivals` are (monotonic ns, texts that came with this read), oldest first."""
 
+    answer_id: str  # `id` of the body
     sent_ns: int
     ended_ns: int
     arrivals: list[tuple[int, int]]
@@ -66,7 +67,7 @@ class Result:
     def from_json(text: str) -> Result:
         row = json.loads(text)
         samples = [
-            Sample(s["sent_ns"], s["ended_ns"], [tuple(a) for a in s["arrivals"]], s["completion_tokens"])
-            for s in row["samples"]
+            Sample(**{**sample, "arrivals": [tuple(arrival) for arrival in sample["arrivals"]]})
+            for sample in row["samples"]
         ]
         return Result(samples, row["cpu_s"])

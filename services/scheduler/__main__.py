@@ -1,0 +1,5 @@
+"""`python -m services.scheduler`."""
+
+from services.scheduler.app import main
+
+main()

@@ -1,0 +1,5 @@
+"""`python -m services.auth`."""
+
+from services.auth.app import main
+
+main()

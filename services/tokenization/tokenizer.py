@@ -15,6 +15,7 @@ from services.tokenization.gguf_tokenizer import ensure_tokenizer_files
 from services.tokenization.model_config import TokenizerConfig, read_tokenizer_config
 from services.tokenization.source import resolve_model
 from services.tokenization.token_bytes import strips_leading_space, token_byte_table
+from services.tokenization.utf8 import LONGEST_TAIL, incomplete_tail
 
 
 class Tokenizer:
@@ -96,6 +97,15 @@ class Tokenizer:
         """
         text = self.join(token_ids, keep_special=keep_special).decode("utf-8", "replace")
         return text.removeprefix(" ") if self._strips_leading_space else text
+
+    def prompt_tail(self, token_ids: Sequence[int]) -> bytes:
+        """The prompt's last 0 to 3 bytes when they are an unfinished character, which the output may finish."""
+        tail = b""
+        for token_id in reversed(token_ids):
+            tail = self.token_bytes(token_id) + tail
+            if len(tail) >= LONGEST_TAIL:
+                break
+        return incomplete_tail(tail)
 
     def render_chat(self, messages: Sequence[Mapping[str, Any]], add_generation_prompt: bool = True) -> str:
         """Messages of JSON values (`role`, `content`, ...) -> the prompt's text. Raises ChatTemplateError."""

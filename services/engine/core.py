@@ -1,0 +1,305 @@
+"""The engine's core: sequences in, tokens out, one step at a time. Knows no model, no event loop and no network."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+
+import grpc
+
+from services.engine.batching import Batcher, BatchLimits, Part
+from services.engine.block_pool import BlockPool, PoolUsage
+from services.engine.kv_changes import KvChange, PageStored
+from services.engine.pacing import Pacer
+from services.engine.runner import Runner, Sampled
+from services.engine.sequence import EngineRequest, Sequence
+from services.engine.timing import SequenceTiming
+from services.kvcache.names import PageNamer
+from services.kvcache.page import Page
+from services.platform.failures import Failure
+
+ABORTED = "abort"
+
+
+@dataclass(frozen=True, slots=True)
+class Emission:
+    """What happened to one sequence in a step: a token, an end (with or without a token), or a failure."""
+
+    sequence_id: str
+    sampled: Sampled | None
+    finish: str
+    gap_ns: int
+    """Since its token before; 0 for the first."""
+    cached_tokens: int
+    timing: SequenceTiming | None = None
+    """Set with `finish` or `failure`."""
+    failure: Failure | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """How busy the engine is."""
+
+    running: int = 0
+    waiting: int = 0
+    waiting_tokens: int = 0
+    """Prompt tokens that are still to be computed."""
+    usage: PoolUsage = field(default_factory=lambda: PoolUsage(0, 0, 0))
+    preemptions: int = 0
+    """Since the engine's start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One run of the model."""
+
+    number: int
+    duration_ns: int
+    prefill_tokens: int
+    decode_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """Everything that came out of the core since the last outcome."""
+
+    emissions: list[Emission]
+    pages: list[tuple[str, Page]]
+    """(sequence id, page of its prompt) for sequences that asked for them."""
+    changes: list[KvChange]
+    load: Load
+    step: Step | None
+    admitted: list[tuple[int, int]]
+    """(prompt tokens, cached tokens) of each sequence that was admitted for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class CoreSettings:
+    """Built once a worker's model is known."""
+
+    limits: BatchLimits
+    max_model_len: int
+    """Prompt and output of a sequence, in tokens."""
+    fingerprint: str
+
+
+class Core:
+    """Owned by the compute thread: no method may be called from elsewhere."""
+
+    def __init__(self, runner: Runner, settings: CoreSettings, pacer: Pacer | None = None) -> None:
+        self._runner = runner
+        self._settings = settings
+        self._pacer = pacer
+        self._pool = BlockPool(runner.num_blocks)
+        self._batcher = Batcher(self._pool, settings.limits, self._admitted)
+        self._sequences: dict[str, Sequence] = {}
+        self._namers: dict[str, PageNamer] = {}
+        self._steps = 0
+        self._emissions: list[Emission] = []
+        self._pages: list[tuple[str, Page]] = []
+        self._admissions: list[tuple[int, int]] = []
+
+    def add(self, request: EngineRequest, sequence_ids: SequenceOf[str]) -> None:
+        """Queue one sequence a choice. A request that can't be served ends with a failure emission."""
+        now_ns = time.monotonic_ns()
+        room = self._settings.max_model_len - len(request.prompt_ids)
+        sequences: list[Sequence] = []
+        try:
+            for sequence_id, index in zip(sequence_ids, request.choices, strict=True):
+                known = len(request.known_ids.get(index, ()))
+                ends = self._pacer.begin(sequence_id, request.prompt_ids, index, known) if self._pacer else None
+                limits = [limit for limit in (request.sampling.max_tokens, room, ends) if limit is not None]
+                sequence = Sequence(
+                    sequence_id,
+                    request,
+                    index,
+                    namer=self._namer(request.salt),
+                    eos_token_ids=self._runner.model.eos_token_ids,
+                    max_output=min(limits),
+                    arrived_ns=now_ns,
+                )
+                sequence.due_at = self._pacer.due_at(sequence_id) if self._pacer else 0.0
+                sequences.append(sequence)
+        except Failure as failure:
+            for sequence_id in sequence_ids:
+                if self._pacer:
+                    self._pacer.end(sequence_id)
+                self._emissions.append(Emission(sequence_id, None, "", 0, 0, None, failure))
+            return
+        self._sequences.update((sequence.sequence_id, sequence) for sequence in sequences)
+        leader, *leader.followers = sequences
+        self._batcher.waiting.append(leader)
+
+    def abort(self, sequence_id: str) -> None:
+        """End a sequence and free its blocks; one that is over already is none of our business."""
+        sequence = self._sequences.get(sequence_id)
+        if sequence is not None:
+            self._end(sequence, Emission(sequence_id, None, ABORTED, 0, max(0, sequence.cached_tokens)))
+
+    def clear_cache(self) -> bool:
+        """Forget all cached pages; False while a sequence holds blocks."""
+        return self._pool.clear()
+
+    def cached_pages(self, prompt_ids: SequenceOf[int], salt: str) -> int:
+        """Leading full pages of a prompt that the prefix cache holds now."""
+        return len(self._pool.match(self._namer(salt).names(prompt_ids)))
+
+    @property
+    def load(self) -> Load:
+        batcher = self._batcher
+        queued = (s.remaining for s in (*batcher.waiting, *batcher.running) if s.remaining > 1)
+        return Load(
+            running=len(batcher.running),
+            waiting=len(batcher.waiting),
+            waiting_tokens=sum(queued),
+            usage=self._pool.usage,
+            preemptions=batcher.preemptions,
+        )
+
+    def next_due(self) -> float | None:
+        """time.monotonic() seconds at which a running sequence's next token is due; None when nothing runs."""
+        return min((sequence.due_at for sequence in self._batcher.running), default=None)
+
+    def step(self) -> Outcome | None:
+        """Run the model once, if a sequence is due, and hand over what there is; None when there is nothing.
+
+        Raises what the runner raises for a step as a whole: the core is unusable then.
+        """
+        parts = self._batcher.plan(time.monotonic())
+        step = self._execute(parts) if parts else None
+        if not parts and self._batcher.waiting and not self._batcher.running:
+            raise RuntimeError("no sequence runs, yet none can be admitted: the block pool has lost blocks")
+        changes = self._pool.drain_changes()
+        if step is None and not self._emissions and not changes:
+            return None
+        outcome = Outcome(self._emissions, self._pages, changes, self.load, step, self._admissions)
+        self._emissions, self._pages, self._admissions = [], [], []
+        return outcome
+
+    def _execute(self, parts: list[Part]) -> Step | None:
+        started_ns = time.monotonic_ns()
+        results = self._runner.execute([part.sequence.slice(part.tokens) for part in parts])
+        ended_ns = time.monotonic_ns()
+        duration_ns = ended_ns - started_ns
+        prefilled = decoded = 0
+        for part, result in zip(parts, results, strict=True):
+            sequence = part.sequence
+            sequence.clock.took_part(duration_ns, len(parts), prefill=part.prefill)
+            sequence.computed += part.tokens
+            if part.prefill:
+                prefilled += part.tokens
+            if isinstance(result, Exception):
+                self._end(sequence, Emission(sequence.sequence_id, None, "", 0, 0, None, _failure_of(result)))
+                continue
+            if result is None and sequence.remaining == 0:
+                sequence.computed -= 1  # not due yet: its last token runs again when it is
+                sequence.due_at = self._due(sequence)
+            self._publish(sequence)
+            if result is not None:
+                decoded += 1
+                self._emit(sequence, result, ended_ns)
+        self._steps += 1
+        return Step(self._steps, duration_ns, prefilled, decoded)
+
+    def _emit(self, sequence: Sequence, sampled: Sampled, at_ns: int) -> None:
+        finish = sequence.append(sampled)
+        gap_ns = sequence.clock.emitted(at_ns)
+        emission = Emission(sequence.sequence_id, sampled, finish, gap_ns, sequence.cached_tokens)
+        if finish:
+            self._end(sequence, emission)
+        else:
+            self._emissions.append(emission)
+            sequence.due_at = self._due(sequence)
+
+    def _end(self, sequence: Sequence, last: Emission) -> None:
+        timing = sequence.clock.ended(time.monotonic_ns())
+        del self._sequences[sequence.sequence_id]
+        self._release_followers(sequence)
+        self._batcher.remove(sequence)
+        if self._pacer:
+            self._pacer.end(sequence.sequence_id)
+        self._emissions.append(
+            Emission(last.sequence_id, last.sampled, last.finish, last.gap_ns, last.cached_tokens, timing, last.failure)
+        )
+
+    def _due(self, sequence: Sequence) -> float:
+        return self._pacer.due_at(sequence.sequence_id) if self._pacer else 0.0
+
+    def _admitted(self, sequence: Sequence) -> None:
+        sequence.clock.admitted(time.monotonic_ns())
+        if sequence.cached_tokens < 0:
+            sequence.cached_tokens = sequence.computed
+            self._admissions.append((len(sequence.prompt_ids), sequence.computed))
+        if sequence.request.pages:
+            self._import_pages(sequence)
+
+    def _import_pages(self, sequence: Sequence) -> None:
+        """Fill blocks with pages of the prompt that came from another worker, up to the first that is missing."""
+        size = sequence.block_size
+        names = sequence.namer.names(sequence.prompt_ids, include_partial=True)
+        for position in range(sequence.named, len(names)):
+            page = sequence.request.pages.get(names[position])
+            if page is None or sequence.computed + page.tokens >= len(sequence.token_ids):
+                break
+            self._runner.write_block(sequence.block_ids[position], page.tokens, memoryview(page.payload))
+            sequence.computed = position * size + page.tokens
+        self._publish(sequence)
+
+    def _publish(self, sequence: Sequence) -> None:
+        """Share the pages that have become full, and let go of followers and exports that waited for them."""
+        full = sequence.computed // sequence.block_size
+        if sequence.named < full:
+            names = sequence.update_names()
+            for position in range(sequence.named, full):
+                start = position * sequence.block_size
+                page = PageStored(
+                    names[position],
+                    names[position - 1] if position else None,
+                    tuple(sequence.token_ids[start : start + sequence.block_size]),
+                    sequence.request.salt,
+                )
+                sequence.block_ids[position] = self._pool.name(sequence.block_ids[position], page)
+            sequence.named = full
+        if sequence.request.on_page is not None:
+            self._export(sequence)
+        if sequence.followers and sequence.computed >= len(sequence.prompt_ids):
+            self._release_followers(sequence)
+
+    def _export(self, sequence: Sequence) -> None:
+        """Read the prompt's computed pages that have not been given away yet."""
+        if sequence.index != sequence.request.choices[0]:
+            return
+        size, prompt = sequence.block_size, len(sequence.prompt_ids)
+        while (start := sequence.exported * size) < prompt:
+            tokens = min(size, prompt - start)
+            if sequence.computed < start + tokens:
+                return
+            if tokens == size:
+                name = sequence.names[sequence.exported]
+            else:
+                parent = sequence.names[sequence.exported - 1] if sequence.exported else None
+                name = sequence.namer.next(parent, sequence.prompt_ids[start:])
+            payload = self._runner.read_block(sequence.block_ids[sequence.exported], tokens)
+            self._pages.append((sequence.sequence_id, Page(name, tokens, payload)))
+            sequence.exported += 1
+
+    def _release_followers(self, sequence: Sequence) -> None:
+        """Queue the choices that waited for this one's prompt, ahead of requests that came later."""
+        followers, sequence.followers = sequence.followers, []
+        alive = [follower for follower in followers if follower.sequence_id in self._sequences]
+        self._batcher.waiting.extendleft(reversed(alive))
+
+    def _namer(self, salt: str) -> PageNamer:
+        namer = self._namers.get(salt)
+        if namer is None:
+            if len(self._namers) >= 1024:  # tenants come and go
+                self._namers.clear()
+            namer = self._namers[salt] = PageNamer(self._settings.fingerprint, salt, self._runner.layout.block_size)
+        return namer
+
+
+def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, Failure):
+        return error
+    return Failure(grpc.StatusCode.INTERNAL, f"the engine could not compute this sequence ({type(error).__name__})")

@@ -1,0 +1,62 @@
+"""The feed of engine steps for whoever watches the worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+
+from services.engine.core import Load, Step
+
+BATCH_S = 0.05
+"""Steps of this long travel together."""
+
+MAX_BEHIND = 4096
+"""Steps kept for a slow watcher; it loses the oldest and sees that by their numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    step: Step
+    load: Load
+    """After the step."""
+
+
+class StepFeed:
+    """Gives every step to every watcher. Lives on the event loop; a slow watcher delays nobody."""
+
+    def __init__(self) -> None:
+        self._watchers: set[_Watcher] = set()
+
+    def publish(self, record: StepRecord) -> None:
+        for watcher in self._watchers:
+            watcher.put(record)
+
+    async def watch(self) -> AsyncIterator[list[StepRecord]]:
+        """Every step from now on, oldest first, collected for at most BATCH_S. Never ends by itself."""
+        watcher = _Watcher()
+        self._watchers.add(watcher)
+        try:
+            while True:
+                yield await watcher.next()
+        finally:
+            self._watchers.discard(watcher)
+
+
+class _Watcher:
+    def __init__(self) -> None:
+        self._records: deque[StepRecord] = deque(maxlen=MAX_BEHIND)
+        self._ready = asyncio.Event()
+
+    def put(self, record: StepRecord) -> None:
+        self._records.append(record)
+        self._ready.set()
+
+    async def next(self) -> list[StepRecord]:
+        await self._ready.wait()
+        await asyncio.sleep(BATCH_S)  # what comes meanwhile goes into the same message
+        self._ready.clear()
+        records = list(self._records)
+        self._records.clear()
+        return records

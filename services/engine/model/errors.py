@@ -1,0 +1,11 @@
+"""Why a model can't be run here, with the file or key at fault and the way out."""
+
+from __future__ import annotations
+
+
+class UnsupportedModelError(Exception):
+    """The model is of a kind, or uses a feature, that this engine doesn't compute."""
+
+
+class WeightsError(Exception):
+    """The weight files are missing, damaged, or don't fit the configuration."""

@@ -1,11 +1,12 @@
 """`make bench-hops`: what the services themselves cost, with an engine that costs nothing.
 
 Starts a private stack with the scripted engine, measures it and one plain gRPC hop beside it, prints a table and
-writes build/bench/hops.json. MODE=aggregated measures the path without a prefill worker.
+writes build/bench/hops.json. `--mode aggregated` (or MODE=aggregated) measures the path without a prefill worker.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
@@ -25,7 +26,10 @@ CLIENTS = (1, 32)
 
 
 def main() -> int:
-    mode = os.environ.get("MODE") or "disaggregated"
+    parser = argparse.ArgumentParser(prog="bench-hops", description="Measure what the services themselves cost.")
+    default = os.environ.get("MODE") or "disaggregated"
+    parser.add_argument("--mode", choices=("disaggregated", "aggregated"), default=default)
+    mode = parser.parse_args().mode
     facts = machine()
     try:
         with bench_stack(mode) as stack:

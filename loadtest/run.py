@@ -1,12 +1,15 @@
 """`make load`: run the virtual users against a gateway and say what came out.
 
-USERS, SPAWN (users started a second) and TIME (e.g. 30s, 2m) say how much; WEB=1 opens Locust's page instead,
-where the same is chosen by hand. Results are in build/load/: report.html, load_*.csv, requests.jsonl, summary.json.
+USERS, SPAWN (users started a second) and TIME (e.g. 30s, 2m) say how much, or the options of the same names; WEB=1
+opens Locust's page instead, where the same is chosen by hand. Results are in build/load/: report.html, load_*.csv,
+requests.jsonl, summary.json.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -26,6 +29,7 @@ STOP_S = 60  # how long running requests may take to end after TIME is over
 
 def main() -> int:
     """0: every request succeeded; 1: some failed; 2: nothing could be measured."""
+    chosen = _arguments(os.environ)
     try:
         target = find_target(os.environ, ROOT)
     except NoTarget as error:
@@ -34,9 +38,11 @@ def main() -> int:
     OUTPUT.mkdir(parents=True, exist_ok=True)
     records = OUTPUT / "requests.jsonl"
     records.unlink(missing_ok=True)
-    web = os.environ.get("WEB", "") not in ("", "0")
-    command = _web_command(target) if web else _headless_command(target, os.environ)
-    print(f"load: {target.url}" + (f", Locust's page at http://{WEB_HOST}:{_web_port()}" if web else ""), flush=True)
+    command = _web_command(target, chosen.web_port) if chosen.web else _headless_command(target, chosen)
+    page = f", Locust's page at http://{WEB_HOST}:{chosen.web_port}" if chosen.web else ""
+    print(f"load: {target.url}{page}", flush=True)
+    # Ctrl-C is for Locust, which shares the terminal; what it measured until then is still reported.
+    signal.signal(signal.SIGINT, lambda *_: None)
     ended = subprocess.run(command, cwd=ROOT, env=_environment(target, records), check=False)
     if ended.returncode not in (0, 1) or not records.exists():
         print(f"load: Locust ended with status {ended.returncode}; its message is above", file=sys.stderr)
@@ -58,24 +64,27 @@ def _report(records: Path) -> int:
     return 1 if summary.failed else 0
 
 
-def _headless_command(target: Target, environment: Mapping[str, str]) -> list[str]:
-    return [
-        *_locust(target),
-        "--headless",
-        "--only-summary",
-        "--users",
-        environment.get("USERS") or "4",
-        "--spawn-rate",
-        environment.get("SPAWN") or "2",
-        "--run-time",
-        environment.get("TIME") or "30s",
-        "--stop-timeout",
-        str(STOP_S),
-    ]
+def _arguments(environment: Mapping[str, str]) -> argparse.Namespace:
+    def default(name: str, value: str) -> str:
+        return environment.get(name) or value
+
+    parser = argparse.ArgumentParser(prog="load", description="Load a gateway with chat users and measure it.")
+    parser.add_argument("--users", type=int, default=default("USERS", "4"), help="how many at a time (USERS)")
+    parser.add_argument("--spawn", type=float, default=default("SPAWN", "2"), help="users started a second (SPAWN)")
+    parser.add_argument("--time", default=default("TIME", "30s"), help="such as 30s or 2m (TIME)")
+    web = environment.get("WEB", "") not in ("", "0")
+    parser.add_argument("--web", action="store_true", default=web, help="Locust's page instead of a run (WEB=1)")
+    parser.add_argument("--web-port", type=int, default=default("WEB_PORT", "8089"), help="its port (WEB_PORT)")
+    return parser.parse_args()
 
 
-def _web_command(target: Target) -> list[str]:
-    return [*_locust(target), "--web-host", WEB_HOST, "--web-port", _web_port()]
+def _headless_command(target: Target, chosen: argparse.Namespace) -> list[str]:
+    amount = ["--users", str(chosen.users), "--spawn-rate", str(chosen.spawn), "--run-time", chosen.time]
+    return [*_locust(target), "--headless", "--only-summary", *amount, "--stop-timeout", str(STOP_S)]
+
+
+def _web_command(target: Target, port: int) -> list[str]:
+    return [*_locust(target), "--web-host", WEB_HOST, "--web-port", str(port)]
 
 
 def _locust(target: Target) -> list[str]:
@@ -84,12 +93,8 @@ def _locust(target: Target) -> list[str]:
 
 
 def _environment(target: Target, records: Path) -> dict[str, str]:
-    own = {"TOKENPATH_LOAD_API_KEY": target.api_key, "TOKENPATH_LOAD_RECORDS": str(records)}
-    return {**own, **os.environ, "PYTHONPATH": str(ROOT), "TOKENPATH_LOAD_RECORDS": str(records)}
-
-
-def _web_port() -> str:
-    return os.environ.get("WEB_PORT") or "8089"
+    own = {"PYTHONPATH": str(ROOT), "TOKENPATH_LOAD_RECORDS": str(records)}
+    return {"TOKENPATH_LOAD_API_KEY": target.api_key, **os.environ, **own}
 
 
 if __name__ == "__main__":

@@ -24,13 +24,10 @@ from services.local.records import StackRecord
 from services.local.supervisor import Supervisor, stop
 
 WEB_SERVER = "import http.server as h; h.HTTPServer(('127.0.0.1', {port}), h.SimpleHTTPRequestHandler).serve_forever()"
-STUBBORN = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)
-"
-    "print('deaf', flush=True); time.sleep(60)"
-)
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(60)"
-)
+STUBBORN = """import signal, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print("deaf", flush=True)
+time.sleep(60)"""
 
 
 @pytest.fixture

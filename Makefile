@@ -31,7 +31,8 @@ help: ## show this list
 	@echo "make demo is the place to start. Targets:"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-setup: $(MODEL) $(STUBS) ## virtual environment, packages, stubs and model; seconds when nothing has changed
+setup: $(MODEL) $(STUBS) ## virtual environment, packages, stubs and model; at once when nothing has changed
+	@:
 
 up: setup ## start the whole stack, wait for a first answer, print every URL and an API key
 	@$(STACK) up

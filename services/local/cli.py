@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(arguments)
     # `up` cleans up after itself whatever ends it: a closed terminal and a `kill` as well as Ctrl-C.
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _end)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as `nohup` sets it
+            signal.signal(number, _end)
     try:
         return int(chosen.run(chosen))
     except StackError as error:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from services.local.errors import StackError
+from services.local.folder import FOLDER_VARIABLE
 
 PREFIX = "TOKENPATH_LOCAL_"
 CHOICES = {"engine": ("torch", "scripted"), "mode": ("disaggregated", "aggregated")}
@@ -47,10 +48,10 @@ class StackConfig:
         known = {f"{PREFIX}{field.name.upper()}": field for field in fields(StackConfig)}
         chosen: dict[str, str | int] = {}
         for key in sorted(environment):
-            if not key.startswith(PREFIX):
+            if not key.startswith(PREFIX) or key == FOLDER_VARIABLE:
                 continue
             if key not in known:
-                raise StackError(f"{key} is not a setting; there are {', '.join(sorted(known))}")
+                raise StackError(f"{key} is not a setting; there are {', '.join(sorted({*known, FOLDER_VARIABLE}))}")
             field, text = known[key], environment[key]
             if field.type == "int":
                 if not text.isdecimal():

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+FOLDER_VARIABLE = "TOKENPATH_LOCAL_FOLDER"
 PROJECT = Path(__file__).resolve().parents[2]
 
 
@@ -15,8 +17,11 @@ class StackFolder:
     path: Path
 
     @staticmethod
-    def default() -> StackFolder:
-        """`.tokenpath` beside the code of a checkout; of the current folder when the package is installed elsewhere."""
+    def from_env(environment: Mapping[str, str]) -> StackFolder:
+        """The folder that TOKENPATH_LOCAL_FOLDER names. Else `.tokenpath` beside the code of a checkout, or in the
+        current folder when the package is installed elsewhere."""
+        if named := environment.get(FOLDER_VARIABLE):
+            return StackFolder(Path(named).absolute())
         base = PROJECT if (PROJECT / "pyproject.toml").is_file() else Path.cwd()
         return StackFolder(base / ".tokenpath")
 

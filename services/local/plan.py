@@ -173,12 +173,10 @@ def _choices(service: str, config: StackConfig) -> dict[str, str]:
     """The user's choices that this service is told about."""
     chosen: dict[str, str] = {"DRAIN_S": str(DRAIN_S)}
     match service:
-        case "gateway":
-            chosen |= {"MODEL": config.model, "MODE": config.mode}
-        case "detokenizer":
+        case "gateway" | "detokenizer":
             chosen |= {"MODEL": config.model}
         case "router":
-            chosen |= {"POLICY": config.policy}
+            chosen |= {"POLICY": config.policy, "MODE": config.mode}
         case "prefill" | "decode":
             chosen |= {"MODEL": config.model, "ENGINE": config.engine, "DTYPE": config.dtype}
             chosen |= {"THREADS": str(config.worker_threads)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import time
 
@@ -28,7 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     question = Question(
         arguments.question, arguments.system, arguments.max_tokens, arguments.temperature, arguments.mode
     )
-    ask(StackFolder.default(), question, raw=arguments.raw)
+    ask(StackFolder.from_env(os.environ), question, raw=arguments.raw)
     return 0
 
 

@@ -27,7 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    folder, progress = StackFolder.default(), Progress()
+    folder, progress = StackFolder.from_env(os.environ), Progress()
     record, started = bring_up(folder, StackConfig.from_env(os.environ), os.environ, progress)
     try:
         print(welcome(record))

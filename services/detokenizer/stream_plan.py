@@ -12,7 +12,7 @@ from services.detokenizer.choice import OutputRules
 from services.detokenizer.stop_strings import StopStrings
 from services.platform.failures import Failure
 from services.tokenization.tokenizer import Tokenizer
-from services.tokenization.utf8 import incomplete_tail
+from services.tokenization.utf8 import LONGEST_TAIL, incomplete_tail
 from tokenpath.v1.detokenizer_pb2 import StreamRequest
 
 _MOST_CHOICES = 128
@@ -36,8 +36,10 @@ def plan_stream(request: StreamRequest, tokenizer: Tokenizer) -> StreamPlan:
         raise _invalid("choices", f"{choices} is more than {_MOST_CHOICES}")
     if not request.decode_address:
         raise _invalid("decode_address", "is empty")
-    if incomplete_tail(request.prompt_tail) != request.prompt_tail:
-        raise _invalid("prompt_tail", "is not the beginning of one UTF-8 character")
+    if len(request.prompt_tail) > LONGEST_TAIL:
+        raise _invalid(
+            "prompt_tail", f"is longer than {LONGEST_TAIL} bytes, so it is more than one unfinished character"
+        )
     if not all(request.stop):
         raise _invalid("stop", "holds an empty string")
     try:
@@ -49,7 +51,7 @@ def plan_stream(request: StreamRequest, tokenizer: Tokenizer) -> StreamPlan:
         engine_request_id=engine_request.request_id,
         choices=choices,
         rules=OutputRules(
-            prompt_tail=request.prompt_tail,
+            prompt_tail=incomplete_tail(request.prompt_tail),  # a finished character would be text of the prompt
             stop_strings=StopStrings(request.stop, include_in_output=include_stop) if request.stop else None,
             keep_special_tokens=request.keep_special_tokens,
             silent_ids=frozenset() if include_stop else _ending_ids(engine_request, tokenizer),

@@ -115,6 +115,15 @@ async def test_b025_output_finishes_the_prompts_character(
     assert [delta.text for delta in deltas] == ["😀", "ok", ""]
 
 
+@pytest.mark.parametrize("tail", ["é".encode(), b"\xe0\x80", b"\xff", b"a\xf0"])
+async def test_b025_no_text_of_the_prompt_in_the_output(
+    stub: Any, decode: StandInDecode, tokenizer: Tokenizer, tail: bytes
+) -> None:
+    decode.script = [chunk(*tokenizer.encode("ok", add_special_tokens=False)), complete("length", 1)]
+    deltas, _ = await collect(stub.Stream(stream_request(decode, prompt_tail=tail), timeout=10))
+    assert text_of(deltas) == "ok"
+
+
 async def test_a_message_of_decode_becomes_one_message(stub: Any, decode: StandInDecode, tokenizer: Tokenizer) -> None:
     ids = tokenizer.encode("one two three four", add_special_tokens=False)
     decode.script = [chunk(ids[0]), chunk(*ids[1:]), complete("length", 4)]

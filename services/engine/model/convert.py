@@ -46,12 +46,16 @@ def ensure_converted(gguf_path: Path, folder: Path, dtype: str) -> Path:
 
 
 def _is_current(path: Path) -> bool:
+    """Whether the file was made by this version and is whole: a machine that lost power may have cut it."""
     try:
         with path.open("rb") as file:
-            header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
+            length = int.from_bytes(file.read(8), "little")
+            header = json.loads(file.read(length))
+        made_by = header.pop("__metadata__", None)
+        end = max(tensor["data_offsets"][1] for tensor in header.values())
     except (OSError, ValueError):
         return False
-    return bool(header.get("__metadata__") == _METADATA)
+    return bool(made_by == _METADATA and path.stat().st_size == 8 + length + end)
 
 
 def _convert(gguf_path: Path, path: Path, dtype: str) -> None:

@@ -33,11 +33,9 @@ def working_key(folder: StackFolder, urls: Mapping[str, str], environment: Mappi
 def _accepted(gateway_url: str, key: str) -> bool:
     headers = {"authorization": f"Bearer {key}"}
     try:
-        # An empty body: an accepted key is told what is wrong with the body, a refused one is 401.
-        reply = httpx.post(f"{gateway_url}/v1/chat/completions", headers=headers, timeout=5.0, trust_env=False)
+        return httpx.get(f"{gateway_url}/v1/models", headers=headers, timeout=5.0, trust_env=False).status_code == 200
     except httpx.HTTPError:
         return False
-    return reply.status_code not in (401, 403)
 
 
 def _provision(state_url: str, environment: Mapping[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -39,10 +40,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer whose text is still arriving: iterate `events` (decoded SSE data objects, in order)."""
+    """An answer whose text is still arriving: iterate `events` (decoded SSE data objects, in order).
+
+    `sent` is when its request was sent, on the monotonic clock in seconds.
+    """
 
     request_id: str
     trace_id: str
+    sent: float
     events: Iterator[dict[str, Any]]
 
     def texts(self) -> Iterator[str]:
@@ -89,6 +94,7 @@ class GatewayClient:
         """Ask; the block reads the answer as it arrives. Leaving the block early cancels the request."""
         headers = {"x-tokenpath-mode": question.mode} if question.mode else {}
         body = question.body(self.model())
+        sent = time.monotonic()
         with (
             self._explained(),
             self._http.stream("POST", "/v1/chat/completions", json=body, headers=headers) as response,
@@ -98,7 +104,7 @@ class GatewayClient:
             _checked(response)
             identity = response.headers
             request_id = identity.get("x-tokenpath-request-id") or identity.get("x-request-id", "")
-            yield Answer(request_id, identity.get("x-trace-id", ""), _events(response.iter_lines()))
+            yield Answer(request_id, identity.get("x-trace-id", ""), sent, _events(response.iter_lines()))
 
     @contextmanager
     def _explained(self) -> Iterator[None]:

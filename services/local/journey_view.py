@@ -41,7 +41,7 @@ def _head(journey: Mapping[str, Any], colour: bool) -> Iterator[str]:
     outcome = journey["outcome"]
     yield (
         f"{paint(journey['request_id'], BOLD, on=colour)}   {journey['model']}   {journey['mode']}   "
-        f"{paint(outcome, GREEN if outcome in ('stop', 'length') else RED, on=colour)}"
+        f"{paint(outcome, GREEN if outcome == 'done' else RED, on=colour)}"
     )
     usage = journey["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]

@@ -32,7 +32,7 @@ def export_of(trace: int, spans: int = 1, request_id: str = "") -> ExportTraceSe
         )
         span.start_time_unix_nano = 1000 + index
         if request_id:
-            span.attributes.add(key="tokenpath.request_id").value.string_value = request_id
+            span.attributes.add(key="tokenpath.request.id").value.string_value = request_id
     return request
 
 
@@ -56,7 +56,7 @@ async def collector(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIte
 async def send_one_request() -> None:
     telemetry = Telemetry("gateway", "gateway-0", new_registry())
     with telemetry.stage("request", parent=Context(), kind=SpanKind.SERVER) as root:
-        root.set("tokenpath.request_id", "req_1")
+        root.set("tokenpath.request.id", "req_1")
         with telemetry.stage("auth", parent=root.context) as child:
             child.set("tokens", 7)
             child.event("first_token", n=1)

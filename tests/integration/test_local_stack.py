@@ -78,7 +78,7 @@ def test_an_answer_its_journey_and_its_trace_from_the_command(stack: RunningStac
     assert journey.returncode == 0, journey.stderr
     assert request_id in journey.stdout
     assert journey.stdout.count("100.0%") == 2
-    for stage in ("auth", "route", "schedule", "prefill", "kv_fetch", "decode", "detokenize", "settle"):
+    for stage in ("auth", "route", "queue", "prefill", "kv_fetch", "decode", "detokenize", "settle"):
         assert stage in journey.stdout
     assert "\033" not in journey.stdout
 

@@ -16,7 +16,7 @@ JOURNEY: dict[str, Any] = {
     "trace_id": "ab" * 16,
     "model": "smollm2",
     "mode": "disaggregated",
-    "outcome": "stop",
+    "outcome": "done",
     "started_unix_ms": 1,
     "usage": {"prompt_tokens": 20, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 16}},
     "cost_usd": 0.00000125,

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from services.local.collector.spans import Span
 
-REQUEST_ID = "tokenpath.request_id"
+REQUEST_IDS = ("tokenpath.request.id", "gen_ai.response.id")
 
 
 @dataclass
@@ -33,7 +33,7 @@ class TraceStore:
             self.dropped_spans += len(oldest)
 
     def get(self, identity: str) -> list[Span] | None:
-        """The spans of a trace, by trace id or by the request id on one of its spans, ordered by start."""
+        """The spans of a trace, by trace id or by a request id on one of its spans, ordered by start."""
         trace = self._traces.get(identity) or self._of_request(identity)
         return sorted(trace, key=lambda span: span.start_ns) if trace else None
 
@@ -45,6 +45,6 @@ class TraceStore:
     def _of_request(self, request_id: str) -> list[Span] | None:
         # The newest first: a request that is asked for has usually just been made.
         for trace in reversed(self._traces.values()):
-            if any(span.attributes.get(REQUEST_ID) == request_id for span in trace):
+            if any(span.attributes.get(name) == request_id for span in trace for name in REQUEST_IDS):
                 return trace
         return None

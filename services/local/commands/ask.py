@@ -35,22 +35,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 def ask(folder: StackFolder, question: Question, *, raw: bool = False) -> tuple[str, str]:
     """Stream the answer to standard output. Returns the text and the request's id, and keeps the id for `last`."""
-    sent = time.monotonic()
     with client_of(folder) as gateway, gateway.ask(question) as answer:
         folder.last_request.write_text(answer.request_id)
-        text = _print_raw(answer) if raw else _print_text(answer, sent)
+        text = _print_raw(answer) if raw else _print_text(answer)
     return text, answer.request_id
 
 
-def _print_text(answer: Answer, sent: float) -> str:
+def _print_text(answer: Answer) -> str:
     pieces: list[str] = []
     first_s = 0.0
     for piece in answer.texts():
-        first_s = first_s or time.monotonic() - sent
+        first_s = first_s or time.monotonic() - answer.sent
         pieces.append(piece)
         sys.stdout.write(piece)
         sys.stdout.flush()
-    times = f"first text after {first_s * 1000:.0f} ms, all after {(time.monotonic() - sent) * 1000:.0f} ms"
+    times = f"first text after {first_s * 1000:.0f} ms, all after {(time.monotonic() - answer.sent) * 1000:.0f} ms"
     print()
     print(paint(f"\n{answer.request_id}   {times}   see `tokenpath journey last`", DIM, on=coloured()))
     return "".join(pieces)

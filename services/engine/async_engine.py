@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
@@ -106,10 +106,6 @@ class AsyncEngine:
                 self._abort(self._live[name])
             elif slash and request_id in self._live and index.isdecimal():
                 self._abort(self._live[request_id], int(index))
-
-    async def cached_pages(self, prompt_ids: Sequence[int], salt: str) -> int:
-        """Leading full pages of the prompt in the prefix cache now; they may be evicted before they are used."""
-        return await self._ask(lambda: self._core.cached_pages(prompt_ids, salt))
 
     async def clear_cache(self) -> bool:
         """Forget the prefix cache; False while sequences run."""

@@ -13,7 +13,7 @@ from services.engine.block_pool import BlockPool, PoolUsage
 from services.engine.kv_changes import KvChange, PageStored
 from services.engine.pacing import Pacer
 from services.engine.runner import Runner, Sampled
-from services.engine.sequence import EngineRequest, Sequence
+from services.engine.sequence import EngineRequest, Sequence, most_output
 from services.engine.timing import SequenceTiming
 from services.kvcache.names import PageNamer
 from services.kvcache.page import Page
@@ -103,20 +103,19 @@ class Core:
     def add(self, request: EngineRequest, sequence_ids: SequenceOf[str]) -> None:
         """Queue one sequence a choice. A request that can't be served ends with a failure emission."""
         now_ns = time.monotonic_ns()
-        room = self._settings.max_model_len - len(request.prompt_ids)
         sequences: list[Sequence] = []
         try:
             for sequence_id, index in zip(sequence_ids, request.choices, strict=True):
                 known = len(request.known_ids.get(index, ()))
                 ends = self._pacer.begin(sequence_id, request.prompt_ids, index, known) if self._pacer else None
-                limits = [limit for limit in (request.sampling.max_tokens, room, ends) if limit is not None]
+                most = most_output(request, self._settings.max_model_len)
                 sequence = Sequence(
                     sequence_id,
                     request,
                     index,
                     namer=self._namer(request.salt),
                     eos_token_ids=self._runner.model.eos_token_ids,
-                    max_output=min(limits),
+                    max_output=most if ends is None else min(most, ends),
                     arrived_ns=now_ns,
                 )
                 sequence.due_at = self._pacer.due_at(sequence_id) if self._pacer else 0.0
@@ -128,8 +127,10 @@ class Core:
                 self._emissions.append(Emission(sequence_id, None, "", 0, 0, None, failure))
             return
         self._sequences.update((sequence.sequence_id, sequence) for sequence in sequences)
-        leader, *leader.followers = sequences
-        self._batcher.waiting.append(leader)
+        going_on = [sequence for sequence in sequences if not self._over_already(sequence)]
+        if going_on:
+            leader, *leader.followers = going_on
+            self._batcher.waiting.append(leader)
 
     def abort(self, sequence_id: str) -> None:
         """End a sequence and free its blocks; one that is over already is none of our business."""
@@ -140,10 +141,6 @@ class Core:
     def clear_cache(self) -> bool:
         """Forget all cached pages; False while a sequence holds blocks."""
         return self._pool.clear()
-
-    def cached_pages(self, prompt_ids: SequenceOf[int], salt: str) -> int:
-        """Leading full pages of a prompt that the prefix cache holds now."""
-        return len(self._pool.match(self._namer(salt).names(prompt_ids)))
 
     @property
     def load(self) -> Load:
@@ -222,6 +219,13 @@ class Core:
         self._emissions.append(
             Emission(last.sequence_id, last.sampled, last.finish, last.gap_ns, last.cached_tokens, timing, last.failure)
         )
+
+    def _over_already(self, sequence: Sequence) -> bool:
+        """Whether the tokens that it came with end it."""
+        finish = sequence.finish_reason() if sequence.output_ids else ""
+        if finish:
+            self._end(sequence, Emission(sequence.sequence_id, None, finish, 0, 0))
+        return bool(finish)
 
     def _due(self, sequence: Sequence) -> float:
         return self._pacer.due_at(sequence.sequence_id) if self._pacer else 0.0

@@ -7,6 +7,7 @@ subscriber that falls too far behind gets a new snapshot instead of delaying the
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Iterable
@@ -66,6 +67,10 @@ class KvEventLog:
         self._history.append(batch)
         for subscriber in self._subscribers:
             subscriber.put(batch)
+
+    def leading(self, names: Iterable[PageName]) -> int:
+        """How many of the first of `names` the cache held when the engine last said so; it may have evicted some."""
+        return sum(1 for _ in itertools.takewhile(self._pages.__contains__, names))
 
     async def subscribe(self, start: int = 0) -> AsyncIterator[KvBatch]:
         """Batches from number `start` on if they are still known, else a snapshot and what follows. Never ends."""

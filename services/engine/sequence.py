@@ -136,8 +136,12 @@ class Sequence:
         """Take a sampled token; returns why the sequence ends with it, or ""."""
         self.output_ids.append(sampled.token_id)
         self.token_ids.append(sampled.token_id)
+        return self.finish_reason()
+
+    def finish_reason(self) -> str:
+        """Why the output ends with its last token, or ""."""
         return finish_reason(
-            sampled.token_id, len(self.output_ids), self.request.sampling, self.stop_ids, self.max_output
+            self.output_ids[-1], len(self.output_ids), self.request.sampling, self.stop_ids, self.max_output
         )
 
     def forget_blocks(self) -> list[int]:
@@ -145,6 +149,12 @@ class Sequence:
         blocks, self.block_ids = self.block_ids, []
         self.computed = self.named = 0
         return blocks
+
+
+def most_output(request: EngineRequest, max_model_len: int) -> int:
+    """Output tokens at most: what was asked for, or what the context leaves."""
+    room = max_model_len - len(request.prompt_ids)
+    return room if request.sampling.max_tokens is None else min(room, request.sampling.max_tokens)
 
 
 def stop_ids_of(sampling: SamplingParams, eos_token_ids: SequenceOf[int]) -> frozenset[int]:

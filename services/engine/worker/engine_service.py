@@ -1,0 +1,201 @@
+"""`vllm.grpc.engine.VllmEngine`, served by workers of both roles."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Sequence
+from typing import Any, NoReturn
+
+import grpc
+from opentelemetry.trace import SpanKind
+from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
+
+from services.engine.core import Load
+from services.engine.runner import Sampled
+from services.engine.worker import mapping
+from services.engine.worker.calls import CallStages, GenerateCall, Role, Update
+from services.engine.worker.parts import WorkerParts
+from services.platform.context import RequestContext
+from services.platform.deadlines import remaining_s
+from services.platform.failures import Failure, abort_with
+from services.platform.telemetry import VERSION
+from tokenpath.v1.common_pb2 import StageReports
+
+SERVICE = "vllm.grpc.engine.VllmEngine"
+STAGES_KEY = "tokenpath-stages-bin"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
+    """Answers are described in the contract; what this worker can't do is UNIMPLEMENTED or INVALID_ARGUMENT."""
+
+    def __init__(self, parts: WorkerParts, role: Role) -> None:
+        self._parts = parts
+        self._engine = parts.engine
+        self._role = role
+        self._started = time.monotonic()
+        self._last_request_unix_s = 0.0
+
+    async def Generate(self, request: vllm_engine_pb2.GenerateRequest, context: Context) -> None:
+        """Chunks and one GenerateComplete a choice; stage reports come in the trailing metadata, also of failures."""
+        self._last_request_unix_s = time.time()
+        caller = RequestContext.from_grpc(context)
+        stage = self._parts.telemetry.stage(
+            "generate", parent=caller.trace, kind=SpanKind.SERVER, rpc=f"{SERVICE}/Generate"
+        )
+        stages = CallStages(self._parts.telemetry, stage.context)
+        with stage:
+            try:
+                await self._generate(request, caller, context, stages)
+            except Failure as failure:
+                stage.end(failure)
+                await abort_with(context, failure, _trailer(stages))
+        context.set_trailing_metadata(_trailer(stages))
+
+    async def _generate(
+        self,
+        request: vllm_engine_pb2.GenerateRequest,
+        caller: RequestContext,
+        context: Context,
+        stages: CallStages,
+    ) -> None:
+        left = remaining_s(context)
+        try:
+            async with asyncio.timeout(left):
+                if left == 0.0:
+                    raise TimeoutError
+                call = mapping.generate_call(request, caller, self._parts.model.vocab_size, self._parts.tokenise)
+                await self._role.generate(call, stages, Sender(call, context).send)
+        except TimeoutError:
+            raise Failure(
+                grpc.StatusCode.DEADLINE_EXCEEDED, "the request's deadline passed while it was computed", code="timeout"
+            ) from None
+
+    async def Abort(self, request: vllm_engine_pb2.AbortRequest, context: Context) -> vllm_engine_pb2.AbortResponse:
+        """Requests ("R") or single choices ("R/2"); they end with finish_reason "abort"."""
+        self._engine.abort(request.request_ids)
+        return vllm_engine_pb2.AbortResponse()
+
+    async def HealthCheck(
+        self, request: vllm_engine_pb2.HealthCheckRequest, context: Context
+    ) -> vllm_engine_pb2.HealthCheckResponse:
+        if self._engine.crashed:
+            return vllm_engine_pb2.HealthCheckResponse(healthy=False, message="the engine has stopped")
+        return vllm_engine_pb2.HealthCheckResponse(healthy=True, message="serving")
+
+    async def GetModelInfo(
+        self, request: vllm_engine_pb2.GetModelInfoRequest, context: Context
+    ) -> vllm_engine_pb2.GetModelInfoResponse:
+        model, length = self._parts.model, self._engine.settings.max_model_len
+        return vllm_engine_pb2.GetModelInfoResponse(
+            model_path=self._parts.settings.model,
+            is_generation=True,
+            max_context_length=length,
+            vocab_size=model.vocab_size,
+            served_model_name=model.name,
+            tokenizer_path=str(self._parts.files.folder),
+            model_type=model.architecture,
+            architectures=[model.architecture],
+            eos_token_ids=list(model.eos_token_ids),
+            bos_token_id=self._parts.tokenizer.bos_token_id or 0,
+            pad_token_id=model.eos_token_ids[0] if model.eos_token_ids else 0,
+            max_req_input_len=length - 1,
+        )
+
+    async def GetServerInfo(
+        self, request: vllm_engine_pb2.GetServerInfoRequest, context: Context
+    ) -> vllm_engine_pb2.GetServerInfoResponse:
+        layout, record = self._parts.layout, self._parts.record
+        return vllm_engine_pb2.GetServerInfoResponse(
+            active_requests=self._engine.live_requests,
+            last_receive_timestamp=self._last_request_unix_s,
+            uptime_seconds=time.monotonic() - self._started,
+            server_type="vllm-grpc",
+            kv_connector=self._role.kv_connector,
+            kv_role=self._role.kv_role,
+            kv_engine_id=f"{record.worker_id}:{record.generation}",
+            data_parallel_size=1,
+            kv_cache_dtype=layout.dtype,
+            block_size=layout.block_size,
+            model_dtype=layout.dtype,
+            pairing_protocol=record.fingerprint,
+            max_num_seqs=record.max_num_seqs,
+        )
+
+    async def GetLoads(
+        self, request: vllm_engine_pb2.GetLoadsRequest, context: Context
+    ) -> vllm_engine_pb2.GetLoadsResponse:
+        return mapping.loads_response(self._load(self._engine.load, load_only=True, sample=0), VERSION)
+
+    async def SubscribeKvEvents(
+        self, request: common_pb2.SubscribeKvEventsRequest, context: Context
+    ) -> AsyncIterator[common_pb2.KvEventBatch]:
+        """A snapshot (or the history from the number asked for), then every change; see kv_events."""
+        sample = 0
+        async for batch in self._engine.events.subscribe(request.start_sequence_number):
+            sample += 1
+            yield mapping.kv_event_batch(batch, self._load(batch.load, load_only=batch.load_only, sample=sample))
+
+    async def FlushCache(
+        self, request: common_pb2.FlushCacheRequest, context: Context
+    ) -> common_pb2.FlushCacheResponse:
+        """Waits up to timeout_s for the engine to be idle."""
+        give_up = time.monotonic() + min(max(request.timeout_s, 0.0), 60.0)
+        while not await self._engine.clear_cache():
+            if time.monotonic() >= give_up:
+                return common_pb2.FlushCacheResponse(success=False, message="requests are running; nothing was flushed")
+            await asyncio.sleep(0.02)
+        return common_pb2.FlushCacheResponse(success=True, message="flushed")
+
+    async def Embed(self, request: vllm_engine_pb2.EmbedRequest, context: Context) -> NoReturn:
+        await _unimplemented(context, "Embed")
+
+    async def StartProfile(self, request: common_pb2.StartProfileRequest, context: Context) -> NoReturn:
+        await _unimplemented(context, "StartProfile")
+
+    async def StopProfile(self, request: common_pb2.StopProfileRequest, context: Context) -> NoReturn:
+        await _unimplemented(context, "StopProfile")
+
+    async def GetTokenizer(self, request: common_pb2.GetTokenizerRequest, context: Context) -> None:
+        await _unimplemented(context, "GetTokenizer")
+
+    def _load(self, load: Load, *, load_only: bool, sample: int) -> common_pb2.EngineLoad:
+        return mapping.engine_load(
+            load,
+            block_size=self._parts.layout.block_size,
+            max_num_seqs=self._parts.record.max_num_seqs,
+            tokens_per_s=self._parts.stats.tokens_per_s,
+            hit_rate=self._parts.stats.hit_rate,
+            load_only=load_only,
+            sample=sample,
+        )
+
+
+class Sender:
+    """Writes a call's updates to its stream, as the caller asked for them: token by token, or only the ends."""
+
+    def __init__(self, call: GenerateCall, context: Context) -> None:
+        self._context = context
+        self._stream = call.stream
+        self._prompt_tokens = len(call.engine.prompt_ids)
+        self._tokens: dict[int, list[Sampled]] = {index: [] for index in call.engine.choices}
+
+    async def send(self, updates: Sequence[Update]) -> None:
+        for update in updates:
+            output = update.output
+            tokens = self._tokens[output.index]
+            tokens += output.tokens
+            if self._stream and output.tokens:
+                await self._context.write(mapping.chunk(update, self._prompt_tokens, len(tokens)))
+            if output.finish:
+                await self._context.write(mapping.complete(update, self._prompt_tokens, tokens))
+
+
+def _trailer(stages: CallStages) -> tuple[tuple[str, bytes], ...]:
+    return ((STAGES_KEY, StageReports(reports=stages.reports).SerializeToString()),)
+
+
+async def _unimplemented(context: Context, method: str) -> NoReturn:
+    await abort_with(context, Failure(grpc.StatusCode.UNIMPLEMENTED, f"this worker does not serve {method}"))

@@ -1,0 +1,29 @@
+"""The journeys of the last requests, each readable by its own tenant only."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Any
+
+_BODY_PREFIXES = ("chatcmpl-", "cmpl-")
+
+
+class JourneyStore:
+    """Bounded: the oldest journey leaves first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._journeys: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
+
+    def put(self, tenant: str, journey: dict[str, Any]) -> None:
+        """Keep a finished request's journey."""
+        self._journeys[journey["request_id"]] = (tenant, journey)
+        if len(self._journeys) > self._capacity:
+            self._journeys.popitem(last=False)
+
+    def get(self, tenant: str, name: str) -> dict[str, Any] | None:
+        """By request id or by the `id` of the answer's body; None when unknown or another tenant's."""
+        for prefix in _BODY_PREFIXES:
+            name = name.removeprefix(prefix)
+        owner, journey = self._journeys.get(name, ("", None))
+        return journey if owner == tenant else None

@@ -29,8 +29,12 @@ class TaskOwner:
             log.error("background task %s failed: %s", task.get_name(), type(error).__name__, exc_info=error)
 
     async def close(self) -> None:
-        """Cancel every task and wait until it has ended."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """Cancel every task and wait until it has ended.
+
+        Asks again every half second: until Python 3.12 `asyncio.wait_for`, through which redis-py sends, can lose
+        a cancellation that comes as its work ends.
+        """
+        while tasks := list(self._tasks):
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks, timeout=0.5)

@@ -15,7 +15,7 @@ class RouterSettings(ServiceSettings):
     state_url: str = Field(default="redis://127.0.0.1:6379/0", description="Redis that holds the fleet's leases")
     mode: Mode = Field(default=Mode.DISAGGREGATED, description="for requests that don't say one")
     policy: str = Field(default="prefix_minus_load", description="how workers are ranked")
-    load_weight: float = Field(default=1.0, ge=0, description="what a full worker costs, in shares of a cached prompt")
+    load_weight: float = Field(default=2.0, ge=0, description="what a full worker costs, in shares of a cached prompt")
     max_candidates: int = Field(default=8, ge=1, le=64)
     index_blocks: int = Field(default=1_000_000, ge=1, description="KV pages the index remembers, about 200 bytes each")
     max_hashed_blocks: int = Field(default=8192, ge=0, description="pages of a prompt that are looked up")

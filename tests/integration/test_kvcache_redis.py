@@ -173,8 +173,8 @@ async def test_b087_cancelled_calls_never_leave_their_reply_to_another(server: R
     sets = [made_pages(3, size=300, first_token=n + 1) for n in range(500)]
     async with (
         opened(server.url, registry=CollectorRegistry()) as direct,
-        latency_proxy(server.port, 0.1) as port,
-        opened(f"redis://127.0.0.1:{port}/0", registry=registry, max_connections=100, timeout_s=10) as slow,
+        latency_proxy(server.port, 0.1) as proxy,
+        opened(proxy.redis_url, registry=registry, max_connections=100, timeout_s=10) as slow,
     ):
         for pages in sets:
             await direct.put(pages, ttl_s=60)
@@ -202,8 +202,8 @@ async def test_b088_a_full_pool_waits_a_bounded_time(server: RedisServer, regist
     pages = made_pages(1)
     async with (
         opened(server.url, registry=CollectorRegistry()) as direct,
-        latency_proxy(server.port, 0.3) as port,
-        opened(f"redis://127.0.0.1:{port}/0", registry=registry, max_connections=2, timeout_s=1.0) as slow,
+        latency_proxy(server.port, 0.3) as proxy,
+        opened(proxy.redis_url, registry=registry, max_connections=2, timeout_s=1.0) as slow,
     ):
         await direct.put(pages, ttl_s=60)
         started = time.monotonic()

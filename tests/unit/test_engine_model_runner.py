@@ -52,6 +52,15 @@ def test_a_block_is_contiguous_by_layer_kind_head_token(runner: TorchRunner) -> 
     assert np.abs(whole).min() > 0
 
 
+def test_writing_a_part_of_a_block_clears_the_rest(runner: TorchRunner) -> None:
+    runner.execute([SequenceSlice("a", PROMPTS[0][:16], 0, [3])])
+    part = runner.read_block(3, 5)
+    runner.write_block(3, 5, memoryview(part))
+    whole = np.frombuffer(runner.read_block(3, 16), np.float32).reshape(3, 2, 2, 16, 16)
+    assert whole[:, :, :, :5].tobytes() == part
+    assert not whole[:, :, :, 5:].any()
+
+
 def test_a_payload_of_another_length_is_refused(runner: TorchRunner) -> None:
     with pytest.raises(ValueError, match="bytes for 16 tokens"):
         runner.write_block(0, 16, memoryview(bytes(runner.layout.payload_bytes(15))))

@@ -29,10 +29,8 @@ def choose(logits: npt.NDArray[np.float32], params: SamplingParams, uniform: flo
     if params.top_p < 1.0:
         ids, weights = _nucleus(ids, weights, params.top_p)
     cumulated = np.cumsum(weights)
-    total = cumulated[-1]
-    # Kept below the total, which rounding could reach: the token found always has a weight above zero.
-    target = min(uniform * total, np.nextafter(total, 0.0))
-    return int(ids[np.searchsorted(cumulated, target, side="right")])
+    # `uniform` is at most 1 - 2**-53, so the product rounds to less than the total: a token with a weight is found.
+    return int(ids[np.searchsorted(cumulated, uniform * cumulated[-1], side="right")])
 
 
 def _within_thresholds(scores: npt.NDArray[np.float32], best: float, params: SamplingParams) -> npt.NDArray[np.intp]:

@@ -7,6 +7,7 @@ from typing import Literal
 import torch
 
 from services.engine.model.config import ModelConfig
+from services.engine.model.head import Head
 from services.engine.model.linear import Linear, make_linear
 from services.engine.model.transformer import Layer, Transformer
 from services.engine.model.weight_files import WeightFiles, Weights
@@ -36,12 +37,10 @@ class _Loader:
         config = self._config
         layers = tuple(self._layer(f"model.layers.{index}.") for index in range(config.layers))
         embedding = self._tensor("model.embed_tokens.weight", config.vocab_size, config.hidden_size)
-        norm = self._tensor("model.norm.weight", config.hidden_size)
-        if config.tied_head:
-            head = make_linear(embedding)
-        else:
-            head = self._linear(config.hidden_size, {"lm_head": config.vocab_size})
-        return Transformer(config, embedding, layers, norm, head)
+        norm = self._norm("model.norm.weight")
+        tied = config.tied_head
+        head = embedding if tied else self._tensor("lm_head.weight", config.vocab_size, config.hidden_size)
+        return Transformer(config, embedding, layers, norm, Head(head))
 
     def _layer(self, prefix: str) -> Layer:
         config = self._config
@@ -49,7 +48,7 @@ class _Loader:
         hidden, inner = config.hidden_size, config.intermediate_size
         attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
         return Layer(
-            attention_norm=self._tensor(f"{prefix}input_layernorm.weight", hidden),
+            attention_norm=self._norm(f"{prefix}input_layernorm.weight"),
             qkv=self._linear(
                 hidden,
                 {f"{attention}q_proj": queries, f"{attention}k_proj": keys, f"{attention}v_proj": keys},
@@ -57,7 +56,7 @@ class _Loader:
             ),
             qk_norm=self._qk_norm(attention) if config.qk_norm else None,
             output=self._linear(queries, {f"{attention}o_proj": hidden}, bias=config.output_bias),
-            mlp_norm=self._tensor(f"{prefix}post_attention_layernorm.weight", hidden),
+            mlp_norm=self._norm(f"{prefix}post_attention_layernorm.weight"),
             gate_up=self._linear(hidden, {f"{mlp}gate_proj": inner, f"{mlp}up_proj": inner}, bias=config.mlp_bias),
             down=self._linear(inner, {f"{mlp}down_proj": hidden}, bias=config.mlp_bias),
         )
@@ -73,6 +72,10 @@ class _Loader:
         query = self._tensor(f"{attention}q_norm.weight", config.head_dim)
         key = self._tensor(f"{attention}k_norm.weight", config.head_dim)
         return torch.cat((query.expand(config.heads, -1), key.expand(config.kv_heads, -1)))
+
+    def _norm(self, name: str) -> torch.Tensor:
+        weight = self._weights.take(name, (self._config.hidden_size,))
+        return weight.to(device=self._device, dtype=torch.float32, copy=True)
 
     def _tensor(self, name: str, *shape: int) -> torch.Tensor:
         # Copied in any case: a view would keep the whole file mapped.

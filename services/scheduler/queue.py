@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from typing import Generic, TypeVar
 
-T = TypeVar("T")
+T = TypeVar("T", bound=Hashable)
 
 
 class QueueFull(Exception):
@@ -14,14 +14,14 @@ class QueueFull(Exception):
 
 
 class WaitingQueue(Generic[T]):
-    """Items are found by identity. Positions count from 0, the next to go."""
+    """An item waits at most once. Positions count from 0, the next to go."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._arrivals = 0
         self._keys: list[tuple[int, int]] = []  # (-priority, arrival), sorted
         self._items: dict[tuple[int, int], T] = {}
-        self._key_of: dict[int, tuple[int, int]] = {}
+        self._key_of: dict[T, tuple[int, int]] = {}
 
     def __len__(self) -> int:
         return len(self._keys)
@@ -42,11 +42,11 @@ class WaitingQueue(Generic[T]):
         key = (-priority, self._arrivals)
         insort(self._keys, key)
         self._items[key] = item
-        self._key_of[id(item)] = key
+        self._key_of[item] = key
 
     def leave(self, item: T) -> bool:
         """False: it was not waiting."""
-        key = self._key_of.pop(id(item), None)
+        key = self._key_of.pop(item, None)
         if key is None:
             return False
         del self._keys[bisect_left(self._keys, key)]
@@ -55,5 +55,5 @@ class WaitingQueue(Generic[T]):
 
     def position(self, item: T) -> int | None:
         """None: it is not waiting."""
-        key = self._key_of.get(id(item))
+        key = self._key_of.get(item)
         return None if key is None else bisect_left(self._keys, key)

@@ -16,6 +16,7 @@ from locust import User, events, task
 
 from loadtest.events import fire
 from loadtest.measure import measure
+from loadtest.models import served_model
 from loadtest.options import load_options
 from loadtest.prompts import FixedPrompts, PromptMix
 from loadtest.records import Record, RecordWriter
@@ -42,6 +43,7 @@ class ChatUser(User):
         self._due_s = time.monotonic()
 
     def on_start(self) -> None:
+        self._model = OPTIONS.model or served_model(self.host or "", OPTIONS.api_key)
         self._due_s = time.monotonic()
 
     def wait_time(self) -> float:
@@ -64,7 +66,7 @@ class ChatUser(User):
 
     def _body(self) -> dict[str, Any]:
         return {
-            "model": OPTIONS.model,
+            "model": self._model,
             "messages": next(self._prompts),
             "max_tokens": OPTIONS.max_tokens,
             "temperature": OPTIONS.temperature,

@@ -13,7 +13,7 @@ class LoadOptions(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="TOKENPATH_LOAD_", frozen=True)
 
-    model: str = "smollm2"
+    model: str = ""  # empty: the first that the gateway lists
     api_key: str = ""
     prompts: Path | None = None  # a text file, one prompt a line; without it the built-in mix
     max_tokens: int = 48

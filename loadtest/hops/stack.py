@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from loadtest.hops.job import Job
+from loadtest.models import served_model
 from services.local.config import PREFIX, StackConfig
 from services.local.down import take_down
 from services.local.folder import StackFolder
@@ -56,7 +57,7 @@ def bench_stack(mode: str) -> Iterator[BenchStack]:
                 host="127.0.0.1",
                 port=config.gateway_port,
                 api_key=record.api_key,
-                model=config.model,
+                model=served_model(record.urls["gateway"], record.api_key),
                 services={name: pid for name, pid in pids.items() if name in names},
                 helpers={name: pid for name, pid in pids.items() if name not in names},
             )

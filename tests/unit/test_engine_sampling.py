@@ -172,7 +172,7 @@ def test_the_callers_logits_are_left_alone() -> None:
 def test_filters_keep_the_tokens_that_transformers_keeps(
     params: dict[str, Any], warpers: list[LogitsProcessor]
 ) -> None:
-    logits = row(3, size=200) / 2
+    logits = row(3, size=200) / 3
     scores = torch.from_numpy(logits[None] / np.float32(0.8))
     for warper in warpers:
         scores = warper(None, scores)

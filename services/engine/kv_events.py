@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from services.engine.core import Load
@@ -49,7 +50,7 @@ class KvEventLog:
         self._pages: dict[PageName, PageStored] = {}
         self._history: deque[KvBatch] = deque(maxlen=history)
         self._max_behind = max_behind
-        self._subscribers: set[_Subscriber] = set()
+        self._subscribers: set[KvSubscription] = set()
         self._sequence = 0
         self._load = Load()
         self.publish((CacheCleared(),), self._load)  # number 1: a restarted worker is known to hold nothing
@@ -72,27 +73,15 @@ class KvEventLog:
         """How many of the first of `names` the cache held when the engine last said so; it may have evicted some."""
         return sum(1 for _ in itertools.takewhile(self._pages.__contains__, names))
 
-    async def subscribe(self, start: int = 0) -> AsyncIterator[KvBatch]:
-        """Batches from number `start` on if they are still known, else a snapshot and what follows. Never ends."""
-        subscriber = _Subscriber(self._max_behind)
-        self._subscribers.add(subscriber)
+    @contextmanager
+    def subscribe(self, start: int = 0) -> Iterator[KvSubscription]:
+        """Batches from number `start` on if they are still known, else a snapshot and what follows."""
+        subscription = KvSubscription(self._from(start), self._max_behind, self._snapshot, lambda: self._load)
+        self._subscribers.add(subscription)
         try:
-            last, told, told_at = 0, self._load, time.monotonic()
-            for batch in self._from(start):
-                last, told, told_at = batch.sequence, batch.load, time.monotonic()
-                yield batch
-            while True:
-                following = await subscriber.next(LOAD_S)
-                if subscriber.overflowed:
-                    subscriber.restart()
-                    following = [self._snapshot()]
-                elif not following and (self._load != told or time.monotonic() - told_at >= HEARTBEAT_S):
-                    following = [KvBatch(last, time.time(), (), self._load, load_only=True)]
-                for batch in following:
-                    last, told, told_at = batch.sequence, batch.load, time.monotonic()
-                    yield batch
+            yield subscription
         finally:
-            self._subscribers.discard(subscriber)
+            self._subscribers.discard(subscription)
 
     def _from(self, start: int) -> list[KvBatch]:
         if start and self._history[0].sequence <= start <= self._sequence + 1:
@@ -113,33 +102,59 @@ class KvEventLog:
             self._pages.clear()
 
 
-class _Subscriber:
-    def __init__(self, max_behind: int) -> None:
+class KvSubscription:
+    """One subscriber's place in the stream."""
+
+    def __init__(
+        self,
+        first: list[KvBatch],
+        max_behind: int,
+        snapshot: Callable[[], KvBatch],
+        current_load: Callable[[], Load],
+    ) -> None:
+        self._waiting = first
         self._max_behind = max_behind
-        self._batches: list[KvBatch] = []
+        self._snapshot = snapshot
+        self._current_load = current_load
+        self._overflowed = False
         self._ready = asyncio.Event()
-        self.overflowed = False
+        if first:
+            self._ready.set()
+        self._last = 0
+        self._told = Load()
+        self._told_at = time.monotonic()
 
     def put(self, batch: KvBatch) -> None:
-        if len(self._batches) < self._max_behind and not self.overflowed:
-            self._batches.append(batch)
+        """Take a batch, or note that this subscriber is too slow for it."""
+        if len(self._waiting) < self._max_behind and not self._overflowed:
+            self._waiting.append(batch)
         else:
-            self.overflowed = True
+            self._overflowed = True
         self._ready.set()
 
-    def restart(self) -> None:
-        """Forget what waits: a snapshot is on its way."""
-        self._batches.clear()
-        self._ready.clear()
-        self.overflowed = False
+    async def next(self) -> list[KvBatch]:
+        """The next batches, oldest first: never empty, because without changes the load is told now and then."""
+        batches: list[KvBatch] = []
+        while not batches:
+            batches = await self._wait() or self._load_record()
+        self._last, self._told, self._told_at = batches[-1].sequence, batches[-1].load, time.monotonic()
+        return batches
 
-    async def next(self, timeout_s: float) -> list[KvBatch]:
-        """What waits, oldest first; empty after `timeout_s` seconds without anything."""
+    async def _wait(self) -> list[KvBatch]:
         try:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(LOAD_S):
                 await self._ready.wait()
         except TimeoutError:
             return []
         self._ready.clear()
-        batches, self._batches = self._batches, []
+        batches, self._waiting = self._waiting, []
+        if self._overflowed:
+            self._overflowed = False
+            return [self._snapshot()]
         return batches
+
+    def _load_record(self) -> list[KvBatch]:
+        load = self._current_load()
+        if load == self._told and time.monotonic() - self._told_at < HEARTBEAT_S:
+            return []
+        return [KvBatch(self._last, time.time(), (), load, load_only=True)]

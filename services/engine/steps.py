@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from services.engine.core import Load, Step
@@ -27,24 +28,26 @@ class StepFeed:
     """Gives every step to every watcher. Lives on the event loop; a slow watcher delays nobody."""
 
     def __init__(self) -> None:
-        self._watchers: set[_Watcher] = set()
+        self._watchers: set[StepWatcher] = set()
 
     def publish(self, record: StepRecord) -> None:
         for watcher in self._watchers:
             watcher.put(record)
 
-    async def watch(self) -> AsyncIterator[list[StepRecord]]:
-        """Every step from now on, oldest first, collected for at most BATCH_S. Never ends by itself."""
-        watcher = _Watcher()
+    @contextmanager
+    def watch(self) -> Iterator[StepWatcher]:
+        """Every step from now on, until the block ends."""
+        watcher = StepWatcher()
         self._watchers.add(watcher)
         try:
-            while True:
-                yield await watcher.next()
+            yield watcher
         finally:
             self._watchers.discard(watcher)
 
 
-class _Watcher:
+class StepWatcher:
+    """One who watches."""
+
     def __init__(self) -> None:
         self._records: deque[StepRecord] = deque(maxlen=MAX_BEHIND)
         self._ready = asyncio.Event()
@@ -54,6 +57,7 @@ class _Watcher:
         self._ready.set()
 
     async def next(self) -> list[StepRecord]:
+        """Steps that have not been seen yet, oldest first, collected for BATCH_S; waits until there is one."""
         await self._ready.wait()
         await asyncio.sleep(BATCH_S)  # what comes meanwhile goes into the same message
         self._ready.clear()

@@ -134,9 +134,12 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
     ) -> AsyncIterator[common_pb2.KvEventBatch]:
         """A snapshot (or the history from the number asked for), then every change; see kv_events."""
         sample = 0
-        async for batch in self._engine.events.subscribe(request.start_sequence_number):
-            sample += 1
-            yield mapping.kv_event_batch(batch, self._load(batch.load, load_only=batch.load_only, sample=sample))
+        with self._engine.events.subscribe(request.start_sequence_number) as subscription:
+            while True:
+                for batch in await subscription.next():
+                    sample += 1
+                    load = self._load(batch.load, load_only=batch.load_only, sample=sample)
+                    yield mapping.kv_event_batch(batch, load)
 
     async def FlushCache(
         self, request: common_pb2.FlushCacheRequest, context: Context

@@ -147,10 +147,13 @@ async def test_b051_a_killed_worker_gets_nothing_more_although_its_lease_lives(
 ) -> None:
     async with fake_workers(redis, "decode-0", "decode-1") as [a, b], router(server, mode="aggregated") as one:
         await knows(one, a, b)
+        a.store(pages(PROMPT))
+        await until_cached(one, a, 160)
         await a.kill()
         await eventually(
             lambda: one.metric("tokenpath_step_feed_lost_total", worker="decode-0", reason="UNAVAILABLE"), "noticed"
         )
+        await eventually(lambda: not one.metric("tokenpath_router_index_blocks"), "its pages are forgotten")
         chosen = Counter([(await one.route(number)).candidates[0].decode.worker_id for number in range(20)])
         assert chosen == {"decode-1": 20}
         assert {worker.worker_id for worker in (await one.stub.Fleet(router_pb2.FleetRequest())).workers} == {

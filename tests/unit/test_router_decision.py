@@ -95,10 +95,10 @@ async def test_each_fingerprint_is_looked_up_under_its_own_names() -> None:
 async def test_requests_routed_within_one_step_spread_because_choices_are_booked() -> None:
     router = Router(FLEET)
     chosen = []
-    for number in range(8):
+    for number in range(40):
         decision = await router.decider.decide(ask(list(range(100)), number=number))
         chosen.append(decision.candidates[0].decode.worker_id)
-    assert chosen.count("decode-0") == chosen.count("decode-1") == 4
+    assert all(first != second for first, second in zip(chosen[::2], chosen[1::2], strict=True))
 
 
 async def test_without_a_prefill_worker_it_falls_back_to_aggregated_and_says_so() -> None:

@@ -88,7 +88,8 @@ class FakeAuth(AuthServicer):
         tenant = self.tenants.get(request.key_digest)
         if tenant is None:
             await abort_with(context, Failure(grpc.StatusCode.UNAUTHENTICATED, "no such API key"))
-        return Grant(key_id=f"key-{tenant}", tenant=tenant, priority=1, cache_salt=f"salt-{tenant}", report=report("auth", 0.1))
+        salt = f"salt-{tenant}"
+        return Grant(key_id=f"key-{tenant}", tenant=tenant, priority=1, cache_salt=salt, report=report("auth", 0.1))
 
     async def Settle(self, request: SettleRequest, context: Any) -> Receipt:
         if self.settle_failures:
@@ -135,6 +136,7 @@ class FakeScheduler(SchedulerServicer):
     held: int = 0
     queued: int = 0
     requests: list[AdmitRequest] = field(default_factory=list)
+    freed: asyncio.Condition = field(default_factory=asyncio.Condition)
     failure: Failure | None = None
 
     async def Admit(self, request: AdmitRequest, context: Any) -> None:
@@ -145,8 +147,8 @@ class FakeScheduler(SchedulerServicer):
         await context.write(AdmitUpdate(queued=Queued(position=self.queued, queue_length=self.queued)))
         self.queued += 1
         try:
-            while self.held >= self.slots:
-                await asyncio.sleep(0.005)
+            async with self.freed:
+                await self.freed.wait_for(lambda: self.held < self.slots)
         finally:
             self.queued -= 1
         self.held += 1
@@ -156,6 +158,8 @@ class FakeScheduler(SchedulerServicer):
             await asyncio.Event().wait()
         finally:
             self.held -= 1
+            async with self.freed:
+                self.freed.notify_all()
 
 
 @dataclass
@@ -288,7 +292,7 @@ class FakeDetokenizer(DetokenizerServicer):
 
 
 class Fleet:
-    """All of them on one port. `decode-0` is the first choice, `decode-1` the second; both hand over from `prefill-0`."""
+    """All of them on one port. `decode-0` is the first choice, `decode-1` the second, `prefill-0` goes before both."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -301,6 +305,12 @@ class Fleet:
         self.prefill = FakePrefill()
         self.detokenizer = FakeDetokenizer()
         self.health = HealthServicer()
+
+    def reset(self) -> None:
+        """As new: what the last test told or saw is forgotten."""
+        fresh = Fleet(self.address)
+        for name in ("auth", "router", "scheduler", "prefill", "detokenizer"):
+            vars(getattr(self, name)).update(vars(getattr(fresh, name)))
 
     def aggregated(self) -> None:
         """From now on one worker does both."""
@@ -399,11 +409,14 @@ async def running_gateway(**settings: Any) -> AsyncIterator[RunningGateway]:
             **{f"{peer}_address": fleet.address for peer in ("auth", "router", "scheduler", "detokenizer")},
             **settings,
         }
-        async with serving("gateway", GatewaySettings(**chosen), build) as runtime:
-            headers = {"authorization": f"Bearer {KEY}"}
-            base_url = f"http://127.0.0.1:{port}"
-            async with httpx.AsyncClient(base_url=base_url, headers=headers, trust_env=False, timeout=20) as http:
-                yield RunningGateway(fleet, runtime, port, http)
+        headers = {"authorization": f"Bearer {KEY}"}
+        base_url = f"http://127.0.0.1:{port}"
+        # The client outlives the gateway, so that a test can look at how the gateway stops.
+        async with (
+            httpx.AsyncClient(base_url=base_url, headers=headers, trust_env=False, timeout=20) as http,
+            serving("gateway", GatewaySettings(**chosen), build) as runtime,
+        ):
+            yield RunningGateway(fleet, runtime, port, http)
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:

@@ -82,17 +82,23 @@ class Leg:
                 yield opened
             except grpc.aio.AioRpcError as error:
                 opened.take_reports(error.trailing_metadata())
-                failure = failure_of(error, peer)
+                # CANCELLED can only be the peer's doing: ours leaves as a CancelledError.
+                cut_off = error.code() is grpc.StatusCode.CANCELLED
+                failure = _ended_by(peer) if cut_off else failure_of(error, peer)
                 entry.error = failure.code or failure.status.name.lower()
                 raise failure from None
             except Failure as failure:
                 entry.error = failure.code or failure.status.name.lower()
                 raise
             except asyncio.CancelledError:
-                # grpc.aio raises this also when the peer cancelled the call, and then nobody cancelled this task.
+                # grpc.aio may raise this also when the peer cancelled the call: then nobody cancelled this task.
                 task = asyncio.current_task()
                 if task is not None and task.cancelling():
                     entry.error = "cancelled"
                     raise
                 entry.error = "unavailable"
-                raise Failure(grpc.StatusCode.UNAVAILABLE, f"{peer} ended the call; try again") from None
+                raise _ended_by(peer) from None
+
+
+def _ended_by(peer: str) -> Failure:
+    return Failure(grpc.StatusCode.UNAVAILABLE, f"{peer} ended the call; try again", code="service_unavailable")

@@ -41,12 +41,8 @@ class Reply:
         await self.write(body, more=False)
 
     async def refuse(self, failure: Failure) -> None:
-        """An error answer; a body that was not read to its end takes its connection along."""
-        status = http_status(failure)
-        headers = retry_headers(failure)
-        if status == 413:
-            headers.append((b"connection", b"close"))
-        await self.json(status, error_body(failure), headers)
+        """An error answer. A body that was not read is discarded as it comes: closing on it would lose the answer."""
+        await self.json(http_status(failure), error_body(failure), retry_headers(failure))
 
     def _common_headers(self) -> Headers:
         elapsed_ms = (time.monotonic() - self._arrival.arrived) * 1000

@@ -7,7 +7,6 @@ import os
 
 from services.local.commands.ask import ask
 from services.local.commands.journey import fetch
-from services.local.commands.up import welcome
 from services.local.config import StackConfig
 from services.local.down import take_down
 from services.local.errors import StackError
@@ -28,9 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(_: argparse.Namespace) -> int:
     folder, progress = StackFolder.from_env(os.environ), Progress()
-    record, started = bring_up(folder, StackConfig.from_env(os.environ), os.environ, progress)
+    _, started = bring_up(folder, StackConfig.from_env(os.environ), os.environ, progress)
     try:
-        print(welcome(record))
         print("\n" + paint(f"> {QUESTION.text}", BOLD, on=coloured()))
         text, request_id = ask(folder, QUESTION)
         if not text:
@@ -39,5 +37,5 @@ def run(_: argparse.Namespace) -> int:
     finally:
         if started:
             take_down(folder, progress)
-    progress("the stack is down again" if started else "the stack ran before and goes on running")
+    progress("the stack is down again; `make up` keeps it running" if started else "the stack ran before and stays up")
     return 0

@@ -25,7 +25,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "A stack that runs already is used and left running."
 
 
-def run(_: argparse.Namespace) -> int:
+def run(arguments: argparse.Namespace) -> int:
+    del arguments  # it takes none
     folder, progress = StackFolder.from_env(os.environ), Progress()
     _, started = bring_up(folder, StackConfig.from_env(os.environ), os.environ, progress)
     try:

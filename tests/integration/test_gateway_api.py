@@ -12,6 +12,7 @@ import pytest
 from services.platform.failures import Failure
 from tests.fakes import KEY, MAX_MODEL_LEN, MODEL, OTHER_KEY, FakeStream, RunningGateway, events
 from tokenpath.v1.detokenizer_pb2 import Delta, TokenLogprob
+from tokenpath.v1.router_pb2 import Mode
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -249,6 +250,15 @@ async def test_the_tenant_chooses_the_salt_and_the_client_can_only_narrow_it(gat
     assert mine == "salt-acme"
     assert narrowed.startswith("salt-acme.")
     assert theirs == "salt-globex"
+
+
+async def test_a_client_may_choose_the_mode(gateway: RunningGateway) -> None:
+    for mode in ("aggregated", "disaggregated"):
+        assert (await gateway.chat({"x-tokenpath-mode": mode})).status_code == 200
+    await gateway.chat()
+    modes = [Mode.MODE_AGGREGATED, Mode.MODE_DISAGGREGATED, Mode.MODE_UNSPECIFIED]
+    assert [request.mode for request in gateway.fleet.router.requests] == modes
+    assert (await gateway.chat({"x-tokenpath-mode": "magic"})).status_code == 400
 
 
 async def test_tokenize_and_detokenize(gateway: RunningGateway) -> None:

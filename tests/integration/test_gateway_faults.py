@@ -149,10 +149,19 @@ async def test_b028_b063_a_client_that_leaves_frees_the_slot_and_pays_for_what_w
     gateway: RunningGateway,
 ) -> None:
     gateway.fleet.detokenizer.script = endless
+    stays = asyncio.create_task(leave(gateway, after_events=10_000))
+    await eventually(lambda: gateway.fleet.detokenizer.running, "a stream is open")
+    async with asyncio.timeout(5):
+        while await gateway.metric("tokenpath_gateway_open_streams") != 1:
+            pass
+    stays.cancel()
+    await eventually(lambda: gateway.fleet.auth.rows, "the other stream is over")
+    gateway.fleet.auth.rows.clear()
     await leave(gateway, after_events=10)
     await eventually(lambda: gateway.fleet.idle, "decode was cancelled and the slot given back", 2.0)
     await eventually(lambda: gateway.fleet.auth.rows, "the row is written", 2.0)
     row = gateway.fleet.row
+    assert await gateway.metric("tokenpath_gateway_open_streams") == 0
     assert row.outcome == Outcome.OUTCOME_ABORTED
     assert row.usage.prompt_tokens > 0
     assert row.usage.completion_tokens >= 10

@@ -214,8 +214,15 @@ class Generation:
         encoder = ChunkEncoder(
             identity, dialect.shape, choices, _usage_mode(body), dialect.new_logprobs() if logprobs else None
         )
-        ping_s = self._gateway.settings.ping_s
-        return SseAnswer(exchange.reply, exchange.recorder, encoder, self._usage_json, body.n or 1, ping_s)
+        return SseAnswer(
+            exchange.reply,
+            exchange.recorder,
+            encoder,
+            self._usage_json,
+            body.n or 1,
+            self._gateway.settings.ping_s,
+            self._gateway.metrics.open_streams,
+        )
 
     def _usage_json(self, unsent_tokens: int = 0) -> bytes:
         usage = self._exchange.usage()

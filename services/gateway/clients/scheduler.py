@@ -45,7 +45,8 @@ class SchedulerClient:
         try:
             yield candidates[granted.candidate]
         finally:
-            call.cancel()
+            with leg.recorder.own("release", leg.track):
+                call.cancel()
 
 
 async def _granted(call: AdmitCall) -> Granted:

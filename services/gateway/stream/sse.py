@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 
+from prometheus_client import Gauge
+
 from services.gateway.api.reply import Reply
 from services.gateway.errors import error_body
 from services.gateway.journey.recorder import Recorder
@@ -30,6 +32,7 @@ class SseAnswer:
         running_usage: RunningUsage,
         choices_per_prompt: int,
         ping_s: float,
+        open_streams: Gauge,
     ) -> None:
         self._reply = reply
         self._recorder = recorder
@@ -37,8 +40,10 @@ class SseAnswer:
         self._running_usage = running_usage
         self._n = choices_per_prompt
         self._ping_s = ping_s
+        self._open_streams = open_streams
         self._last_write = time.monotonic()
         self._pings: asyncio.Task[None] | None = None
+        self._closed = False
         self._lock = asyncio.Lock()  # pings and the prompts of one request write side by side
 
     async def consume(self, prompt: int, message: StreamResponse) -> None:
@@ -67,15 +72,18 @@ class SseAnswer:
             await self._reply.refuse(failure)
 
     def close(self) -> None:
-        """No more pings."""
-        if self._pings is not None:
+        """No more pings; the stream does not count as open any more. Later calls do nothing."""
+        if self._pings is not None and not self._closed:
+            self._closed = True
             self._pings.cancel()
+            self._open_streams.dec()
 
     async def _write(self, events: bytes, *, more: bool = True) -> None:
         async with self._lock:
             if not self._reply.status:
                 await self._reply.start(200, _HEADERS)
-            if self._pings is None:
+            if self._pings is None and more:
+                self._open_streams.inc()
                 self._pings = asyncio.create_task(self._ping(), name="sse pings")
             self._last_write = time.monotonic()
             await self._reply.write(events, more=more)

@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.trace import SpanKind
 
 from services.local.collector.app import CollectorSettings, build
-from services.local.collector.spans import read_spans
+from services.local.collector.spans import read, received_spans
 from services.local.collector.store import TraceStore
 from services.local.ports import internal_ports
 from services.platform.metrics import new_registry
@@ -118,9 +118,9 @@ async def test_what_is_not_kept_is_404_and_what_is_not_otlp_is_400(collector: st
 def test_the_store_forgets_the_quietest_trace_first_and_counts_what_it_drops() -> None:
     store = TraceStore(max_traces=2, max_spans=100)
     for trace in (1, 2):
-        store.add(read_spans(export_of(trace, request_id=f"req_{trace}")))
-    store.add(read_spans(export_of(1, spans=2)))
-    store.add(read_spans(export_of(3)))
+        store.add(received_spans(export_of(trace, request_id=f"req_{trace}")))
+    store.add(received_spans(export_of(1, spans=2)))
+    store.add(received_spans(export_of(3)))
     assert store.get("req_2") is None
     assert store.get("req_1") is not None
     assert store.dropped_spans == 1
@@ -129,7 +129,7 @@ def test_the_store_forgets_the_quietest_trace_first_and_counts_what_it_drops() -
 def test_the_store_is_bounded_by_its_spans_too() -> None:
     store = TraceStore(max_traces=100, max_spans=10)
     for trace in range(1, 6):
-        store.add(read_spans(export_of(trace, spans=4)))
+        store.add(received_spans(export_of(trace, spans=4)))
     assert store.spans == 8
     assert store.dropped_spans == 12
     assert len(store.latest(100)) == 2
@@ -138,4 +138,4 @@ def test_the_store_is_bounded_by_its_spans_too() -> None:
 def test_a_span_without_valid_ids_is_skipped() -> None:
     request = export_of(1)
     request.resource_spans[0].scope_spans[0].spans.add(trace_id=b"short", span_id=b"x", name="broken")
-    assert [span.name for span in read_spans(request)] == ["span 0"]
+    assert [read(received).name for received in received_spans(request)] == ["span 0"]

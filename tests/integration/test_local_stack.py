@@ -105,8 +105,9 @@ def test_commands_without_a_stack_say_how_to_start_one(tmp_path: Path) -> None:
     assert command(tmp_path, "down").returncode == 0
 
 
-def test_down_ends_every_process_and_frees_every_port(tmp_path: Path) -> None:
-    """Also: a process that was killed makes the stack incomplete, and the next `up` starts all of it again."""
+def test_down_ends_every_process_and_frees_every_port(tmp_path: Path, stack: RunningStack) -> None:
+    """Also: a process that was killed makes the stack incomplete, and the next `up` starts all of it again.
+    The other test's stack, in another folder, runs beside it and is not touched."""
     with running_stack(tmp_path) as first:
         first.kill("decode-0")
         wait_for(lambda: not first.process("decode-0").alive)
@@ -121,6 +122,7 @@ def test_down_ends_every_process_and_frees_every_port(tmp_path: Path) -> None:
         assert down.returncode == 0, down.stderr
         assert_nothing_left(first.record)
         assert_nothing_left(second)
+    assert all(process.alive for process in stack.record.processes)
 
 
 def test_a_service_that_can_not_start_is_named_and_nothing_is_left(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ class CollectorSettings(ServiceSettings):
     model_config = settings_config("collector")
 
     http_port: int = Field(default=0, ge=0, le=65535, description="traces as JSON; 0 takes a free one")
-    max_traces: int = Field(default=2000, ge=1, description="traces kept")
-    max_spans: int = Field(default=50_000, ge=1, description="spans kept, about 2 KB each")
+    max_traces: int = Field(default=1000, ge=1, description="traces kept")
+    max_spans: int = Field(default=30_000, ge=1, description="spans kept, some KB each")
     jaeger_file: Path | None = Field(default=None, description="where the last traces are written on exit")
 
 

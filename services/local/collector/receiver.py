@@ -9,7 +9,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
 )
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2_grpc import TraceServiceServicer
 
-from services.local.collector.spans import read_spans
+from services.local.collector.spans import received_spans
 from services.local.collector.store import TraceStore
 
 FULL_NAME = "opentelemetry.proto.collector.trace.v1.TraceService"
@@ -26,5 +26,5 @@ class TraceReceiver(TraceServiceServicer):
         request: ExportTraceServiceRequest,
         context: grpc.aio.ServicerContext[ExportTraceServiceRequest, ExportTraceServiceResponse],
     ) -> ExportTraceServiceResponse:
-        self._store.add(read_spans(request))
+        self._store.add(received_spans(request))
         return ExportTraceServiceResponse()

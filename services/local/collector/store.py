@@ -6,7 +6,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from services.local.collector.spans import Span
+from services.local.collector.spans import ReceivedSpan, Span, read
 
 REQUEST_IDS = ("tokenpath.request.id", "gen_ai.response.id")
 
@@ -19,13 +19,14 @@ class TraceStore:
     max_spans: int
     dropped_spans: int = 0
     spans: int = 0
-    _traces: OrderedDict[str, list[Span]] = field(default_factory=OrderedDict)
+    _traces: OrderedDict[str, list[ReceivedSpan]] = field(default_factory=OrderedDict)
 
-    def add(self, spans: Iterable[Span]) -> None:
+    def add(self, spans: Iterable[ReceivedSpan]) -> None:
         """Take spans in; those of a trace may come in any order and from any process."""
         for span in spans:
-            self._traces.setdefault(span.trace_id, []).append(span)
-            self._traces.move_to_end(span.trace_id)
+            trace_id = span.trace_id
+            self._traces.setdefault(trace_id, []).append(span)
+            self._traces.move_to_end(trace_id)
             self.spans += 1
         while self._traces and (len(self._traces) > self.max_traces or self.spans > self.max_spans):
             _, oldest = self._traces.popitem(last=False)
@@ -35,16 +36,20 @@ class TraceStore:
     def get(self, identity: str) -> list[Span] | None:
         """The spans of a trace, by trace id or by a request id on one of its spans, ordered by start."""
         trace = self._traces.get(identity) or self._of_request(identity)
-        return sorted(trace, key=lambda span: span.start_ns) if trace else None
+        return _read(trace) if trace else None
 
     def latest(self, limit: int) -> list[list[Span]]:
         """The traces that were added to last, newest first."""
         newest = list(reversed(self._traces))[:limit]
-        return [sorted(self._traces[trace_id], key=lambda span: span.start_ns) for trace_id in newest]
+        return [_read(self._traces[trace_id]) for trace_id in newest]
 
-    def _of_request(self, request_id: str) -> list[Span] | None:
+    def _of_request(self, request_id: str) -> list[ReceivedSpan] | None:
         # The newest first: a request that is asked for has usually just been made.
         for trace in reversed(self._traces.values()):
-            if any(span.attributes.get(name) == request_id for span in trace for name in REQUEST_IDS):
+            if any(span.has(REQUEST_IDS, request_id) for span in trace):
                 return trace
         return None
+
+
+def _read(trace: Iterable[ReceivedSpan]) -> list[Span]:
+    return sorted(map(read, trace), key=lambda span: span.start_ns)

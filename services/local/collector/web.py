@@ -18,7 +18,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from services.local.collector.jaeger import jaeger_json
-from services.local.collector.spans import Span, read_spans
+from services.local.collector.spans import Span, received_spans
 from services.local.collector.store import TraceStore
 
 PROTOBUF = "application/x-protobuf"
@@ -48,7 +48,7 @@ def web_app(store: TraceStore) -> Starlette:
         try:
             if request.headers.get("content-encoding") == "gzip":
                 body = gzip.decompress(body)
-            store.add(read_spans(ExportTraceServiceRequest.FromString(body)))
+            store.add(received_spans(ExportTraceServiceRequest.FromString(body)))
         except (DecodeError, OSError, EOFError, zlib.error) as error:
             return JSONResponse({"error": f"not an OTLP protobuf export: {error}"}, 400)
         return Response(ExportTraceServiceResponse().SerializeToString(), media_type=PROTOBUF)

@@ -4,6 +4,7 @@ import random
 import shutil
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -12,6 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 START_S = 10.0
+# Linux: the kernel kills the server (prctl PR_SET_PDEATHSIG) when the test run is killed. Not as preexec_fn:
+# gRPC's fork handlers crash there.
+_DIE_WITH_PARENT = (
+    [
+        sys.executable,
+        "-ISc",
+        "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])",
+    ]
+    if sys.platform == "linux"
+    else []
+)
 
 
 @dataclass
@@ -31,7 +43,9 @@ class RedisServer:
         """Starts the server and waits until it answers PING."""
         command = [_binary(), "--port", str(self.port), "--bind", "127.0.0.1", "--dir", str(self.folder)]
         with (self.folder / "log").open("ab") as log:
-            self.process = subprocess.Popen([*command, "--save", "", *self.options], stdout=log, stderr=log)
+            self.process = subprocess.Popen(
+                [*_DIE_WITH_PARENT, *command, "--save", "", *self.options], stdout=log, stderr=log
+            )
         give_up = time.monotonic() + START_S
         while not self._answers():
             if self.process.poll() is not None or time.monotonic() > give_up:

@@ -47,13 +47,12 @@ class AsyncEngine:
         max_waiting: int = 1024,
         on_crash: Callable[[], None] = lambda: None,
     ) -> None:
-        """`max_waiting`: requests that may wait for the batch; one more is refused."""
+        """`max_waiting`: sequences that may wait for the batch; one more is refused."""
         self.settings = settings
         self.steps = StepFeed()
         self.events = events
         self.load = Load()
-        self.idle_since = time.monotonic()
-        """When the engine last gave a sign of life, time.monotonic() seconds."""
+        self._alive_at = time.monotonic()
         self._runner = runner
         self._stats = stats
         self._max_waiting = max_waiting
@@ -80,6 +79,11 @@ class AsyncEngine:
     def live_requests(self) -> int:
         return len(self._live)
 
+    @property
+    def silence_s(self) -> float | None:
+        """How long the engine has produced nothing although it has requests; None while it has none."""
+        return time.monotonic() - self._alive_at if self._live else None
+
     def submit(self, request: EngineRequest) -> Generation:
         """Queue a request. The caller closes the generation, whatever happens.
 
@@ -94,6 +98,8 @@ class AsyncEngine:
             sequence_id = f"{request.request_id}/{index}#{self._serial}"
             generation.sequence_ids[index] = sequence_id
             self._owners[sequence_id] = (generation, index)
+        if not self._live:
+            self._alive_at = time.monotonic()
         self._live[request.request_id] = generation
         self._commands.put(partial(self._core.add, request, tuple(generation.sequence_ids.values())))
         return generation
@@ -137,10 +143,10 @@ class AsyncEngine:
                 code="context_length_exceeded",
                 param="prompt",
             )
-        if self.load.waiting >= self._max_waiting:
+        if len(self._owners) + len(request.choices) > self.settings.limits.max_num_seqs + self._max_waiting:
             raise Failure(
                 grpc.StatusCode.RESOURCE_EXHAUSTED,
-                f"{self.load.waiting} requests wait for this worker; try another or come back",
+                f"this worker has {len(self._owners)} sequences running or waiting; try another or come back",
                 code="rate_limit_exceeded",
                 retry_after_ms=1000,
             )
@@ -175,7 +181,7 @@ class AsyncEngine:
         """On the event loop: give away what the compute thread has put into the outbox."""
         while self._outbox:
             outcome = self._outbox.popleft()
-            self.idle_since = time.monotonic()
+            self._alive_at = time.monotonic()
             self.load = outcome.load
             for sequence_id, page in outcome.pages:
                 if (owner := self._owners.get(sequence_id)) and owner[0].request.on_page:

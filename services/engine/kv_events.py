@@ -52,8 +52,15 @@ class KvEventLog:
         self._max_behind = max_behind
         self._subscribers: set[KvSubscription] = set()
         self._sequence = 0
+        self._closed = False
         self._load = Load()
         self.publish((CacheCleared(),), self._load)  # number 1: a restarted worker is known to hold nothing
+
+    def close(self) -> None:
+        """End every subscription, so that open streams don't hold up a shutdown."""
+        self._closed = True
+        for subscription in self._subscribers:
+            subscription.close()
 
     def publish(self, changes: Iterable[KvChange], load: Load) -> None:
         """Number and pass on what changed; without changes, only remember the load."""
@@ -78,6 +85,8 @@ class KvEventLog:
         """Batches from number `start` on if they are still known, else a snapshot and what follows."""
         subscription = KvSubscription(self._from(start), self._max_behind, self._snapshot, lambda: self._load)
         self._subscribers.add(subscription)
+        if self._closed:
+            subscription.close()
         try:
             yield subscription
         finally:
@@ -117,6 +126,7 @@ class KvSubscription:
         self._snapshot = snapshot
         self._current_load = current_load
         self._overflowed = False
+        self._closed = False
         self._ready = asyncio.Event()
         if first:
             self._ready.set()
@@ -132,10 +142,17 @@ class KvSubscription:
             self._overflowed = True
         self._ready.set()
 
+    def close(self) -> None:
+        """`next` has nothing more to say."""
+        self._closed = True
+        self._ready.set()
+
     async def next(self) -> list[KvBatch]:
-        """The next batches, oldest first: never empty, because without changes the load is told now and then."""
+        """The next batches, oldest first; without changes the load is told now and then. Empty: the log is closed."""
         batches: list[KvBatch] = []
         while not batches:
+            if self._closed:
+                return []
             batches = await self._wait() or self._load_record()
         self._last, self._told, self._told_at = batches[-1].sequence, batches[-1].load, time.monotonic()
         return batches

@@ -142,5 +142,10 @@ class ScriptedRunner:
 
     @staticmethod
     def _due(script: Script, position: int, now: float, delay: float) -> float:
-        hangs = script.hang_after is not None and position >= script.hang_after
-        return math.inf if hangs else now + delay
+        """Rounded to a quarter of the delay, so that sequences of one rhythm share steps, as in a real engine."""
+        if script.hang_after is not None and position >= script.hang_after:
+            return math.inf
+        if position == 0 or delay == 0:
+            return now + delay
+        grid = delay / 4
+        return round((now + delay) / grid) * grid

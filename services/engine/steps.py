@@ -29,6 +29,13 @@ class StepFeed:
 
     def __init__(self) -> None:
         self._watchers: set[StepWatcher] = set()
+        self._closed = False
+
+    def close(self) -> None:
+        """End every watch, so that open streams don't hold up a shutdown."""
+        self._closed = True
+        for watcher in self._watchers:
+            watcher.close()
 
     def publish(self, record: StepRecord) -> None:
         for watcher in self._watchers:
@@ -39,6 +46,8 @@ class StepFeed:
         """Every step from now on, until the block ends."""
         watcher = StepWatcher()
         self._watchers.add(watcher)
+        if self._closed:
+            watcher.close()
         try:
             yield watcher
         finally:
@@ -51,16 +60,25 @@ class StepWatcher:
     def __init__(self) -> None:
         self._records: deque[StepRecord] = deque(maxlen=MAX_BEHIND)
         self._ready = asyncio.Event()
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._ready.set()
 
     def put(self, record: StepRecord) -> None:
         self._records.append(record)
         self._ready.set()
 
     async def next(self) -> list[StepRecord]:
-        """Steps that have not been seen yet, oldest first, collected for BATCH_S; waits until there is one."""
+        """Steps that have not been seen yet, oldest first, collected for BATCH_S; waits until there is one.
+
+        Empty when the feed is closed.
+        """
         await self._ready.wait()
-        await asyncio.sleep(BATCH_S)  # what comes meanwhile goes into the same message
-        self._ready.clear()
+        if not self._closed:
+            await asyncio.sleep(BATCH_S)  # what comes meanwhile goes into the same message
+            self._ready.clear()
         records = list(self._records)
         self._records.clear()
         return records

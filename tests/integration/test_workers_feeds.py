@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -128,6 +129,18 @@ async def test_every_step_is_told(worker: WorkerClient) -> None:
     assert sum(step.prefill_tokens for step in steps) == answer.completes[0].prompt_tokens
     assert steps[-1].load.running == 0
     assert steps[-1].load.kv_blocks_total == 6
+
+
+async def test_open_feeds_do_not_hold_up_a_shutdown() -> None:
+    async with decode_worker(drain_s=30) as worker:
+        streams = [
+            worker.worker.WatchSteps(worker_pb2.WatchStepsRequest()),
+            worker.engine.SubscribeKvEvents(common_pb2.SubscribeKvEventsRequest()),
+        ]
+        for stream in streams:
+            await stream.wait_for_connection()
+        began = time.monotonic()
+    assert time.monotonic() - began < 5
 
 
 async def test_the_lease_comes_with_readiness_and_goes_with_the_worker() -> None:

@@ -156,6 +156,20 @@ async def test_b004_b045_a_prompt_that_does_not_fit_is_refused_at_once() -> None
         assert (grows.completes[0].finish_reason, len(grows.tokens[0])) == ("length", 44)
 
 
+async def test_b049_the_waiting_queue_is_bounded() -> None:
+    async with decode_worker(max_num_seqs=2, max_waiting=2) as worker:
+        calls = [worker.engine.Generate(request(f"R{number}", script("x", hang_after=1))) for number in range(4)]
+        await eventually(lambda: worker.metric("vllm:num_requests_waiting", model_name=TOKENIZER.name) == 2, "two wait")
+        with pytest.raises(Failure, match="come back") as caught:
+            await worker.generate(request("more", "hello"))
+        assert caught.value.status is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert caught.value.retry_after_ms > 0
+        for call in calls:
+            call.cancel()
+        await until_empty(worker)
+        assert (await worker.generate(request("next", script("ok")))).text() == "ok"
+
+
 async def test_b022_a_live_id_is_refused_and_free_again_after_the_call(worker: WorkerClient) -> None:
     slow = request("R", script("mine " * 20, itl_ms=5))
     first = asyncio.create_task(worker.generate(slow))

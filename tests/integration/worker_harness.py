@@ -122,9 +122,9 @@ async def running(name: str, settings: WorkerSettings, build: Callable[[Any], An
 
 def prefill_worker(**settings: Any) -> Any:
     """A context manager of a WorkerClient."""
-    return running("prefill", PrefillSettings(engine="scripted", drain_s=1, **settings), build_prefill)
+    return running("prefill", PrefillSettings(**{"engine": "scripted", "drain_s": 1, **settings}), build_prefill)
 
 
 def decode_worker(**settings: Any) -> Any:
     """A context manager of a WorkerClient."""
-    return running("decode", DecodeSettings(engine="scripted", drain_s=1, **settings), build_decode)
+    return running("decode", DecodeSettings(**{"engine": "scripted", "drain_s": 1, **settings}), build_decode)

@@ -49,8 +49,14 @@ async def open_worker(
             ),
             Registration(worker_pb2_grpc.add_WorkerServicer_to_server, WorkerService(parts), worker_service.SERVICE),
         ]
-        if runtime.settings.state_url:
-            await _join_fleet(runtime, parts.record, stack)
+        lease = await _join_fleet(runtime, parts.record, stack) if runtime.settings.state_url else None
+        leaving = runtime.tasks.spawn(_leave(runtime.stopping, parts.engine, lease), name="leave before draining")
+
+        async def have_left() -> None:
+            if runtime.stopping.is_set():
+                await leaving  # else the connection would close while the lease is taken back
+
+        stack.push_async_callback(have_left)
         yield registrations
 
 
@@ -92,19 +98,16 @@ def _parts(runtime: Runtime[W], role_name: str, model: LoadedModel) -> WorkerPar
     )
 
 
-async def _join_fleet(runtime: Runtime[W], record: WorkerRecord, stack: AsyncExitStack) -> None:
+async def _join_fleet(runtime: Runtime[W], record: WorkerRecord, stack: AsyncExitStack) -> FleetPublisher:
     redis = connect(runtime.settings.state_url, max_connections=2)
     stack.push_async_callback(redis.aclose)
-    lease = await stack.enter_async_context(FleetPublisher(redis, record, registry=runtime.registry))
+    return await stack.enter_async_context(FleetPublisher(redis, record, registry=runtime.registry))
 
-    async def leave_before_draining() -> None:
-        await runtime.stopping.wait()
+
+async def _leave(stopping: asyncio.Event, engine: AsyncEngine, lease: FleetPublisher | None) -> None:
+    """When the service begins to stop: no new work, and no stream that would never end by itself."""
+    await stopping.wait()
+    engine.steps.close()
+    engine.events.close()
+    if lease is not None:
         await lease.stop()
-
-    leaving = runtime.tasks.spawn(leave_before_draining(), name="leave the fleet")
-
-    async def have_left() -> None:
-        if runtime.stopping.is_set():
-            await leaving  # else the connection would close while the lease is taken back
-
-    stack.push_async_callback(have_left)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any, NoReturn
@@ -21,6 +22,8 @@ from services.platform.deadlines import remaining_s
 from services.platform.failures import Failure, abort_with
 from services.platform.telemetry import VERSION
 from tokenpath.v1.common_pb2 import StageReports
+
+log = logging.getLogger(__name__)
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
 STAGES_KEY = "tokenpath-stages-bin"
@@ -46,12 +49,14 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             "generate", parent=caller.trace, kind=SpanKind.SERVER, rpc=f"{SERVICE}/Generate"
         )
         stages = CallStages(self._parts.telemetry, stage.context)
+        stage.set("tokenpath.request_id", caller.request_id or request.request_id)
+        stage.set("tokenpath.attempt", caller.attempt)
         with stage:
             try:
                 await self._generate(request, caller, context, stages)
-            except Failure as failure:
-                stage.end(failure)
-                await abort_with(context, failure, _trailer(stages))
+            except Exception as error:
+                stage.end(error)
+                await abort_with(context, _failure_of(error), _trailer(stages))
         context.set_trailing_metadata(_trailer(stages))
 
     async def _generate(
@@ -135,8 +140,8 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         """A snapshot (or the history from the number asked for), then every change; see kv_events."""
         sample = 0
         with self._engine.events.subscribe(request.start_sequence_number) as subscription:
-            while True:
-                for batch in await subscription.next():
+            while batches := await subscription.next():
+                for batch in batches:
                     sample += 1
                     load = self._load(batch.load, load_only=batch.load_only, sample=sample)
                     yield mapping.kv_event_batch(batch, load)
@@ -173,6 +178,7 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
             hit_rate=self._parts.stats.hit_rate,
             load_only=load_only,
             sample=sample,
+            silence_s=self._engine.silence_s,
         )
 
 
@@ -194,6 +200,13 @@ class Sender:
                 await self._context.write(mapping.chunk(update, self._prompt_tokens, len(tokens)))
             if output.finish:
                 await self._context.write(mapping.complete(update, self._prompt_tokens, tokens))
+
+
+def _failure_of(error: Exception) -> Failure:
+    if isinstance(error, Failure):
+        return error
+    log.error("a Generate call failed: %s", type(error).__name__, exc_info=error)
+    return Failure(grpc.StatusCode.INTERNAL, f"the worker failed ({type(error).__name__}); its log says where")
 
 
 def _trailer(stages: CallStages) -> tuple[tuple[str, bytes], ...]:

@@ -24,6 +24,7 @@ from services.platform.context import RequestContext
 from services.platform.ids import new_request_id
 from tokenpath.v1 import worker_pb2
 
+MAX_ID_CHARACTERS = 256
 REFUSED_REQUEST_FIELDS = ("kv_transfer_params", "mm_inputs", "media_refs")
 REFUSED_SAMPLING_FIELDS = ("prompt_logprobs", "truncate_prompt_tokens")
 
@@ -39,6 +40,8 @@ def generate_call(
     Stop strings and how special tokens are shown are the business of whoever turns tokens into text.
     """
     _refuse_unsupported(message)
+    if len(message.request_id) > MAX_ID_CHARACTERS:
+        raise invalid("request_id", f"must have at most {MAX_ID_CHARACTERS} characters")
     if message.WhichOneof("input") == "text":
         prompt_ids = tuple(tokenise(message.text))
     else:
@@ -190,13 +193,14 @@ def engine_load(
     hit_rate: float,
     load_only: bool,
     sample: int,
+    silence_s: float | None,
 ) -> common_pb2.EngineLoad:
     usage = load.usage
     return common_pb2.EngineLoad(
         running_requests=load.running,
         waiting_requests=load.waiting,
         waiting_uncached_tokens=load.waiting_tokens,
-        token_usage=_share(usage.used + usage.cached, usage.total),
+        token_usage=_share(usage.used, usage.total),
         active_token_usage=_share(usage.used, usage.total),
         gen_throughput=tokens_per_s,
         max_running_requests=max_num_seqs,
@@ -205,6 +209,7 @@ def engine_load(
         cache_hit_rate=hit_rate,
         num_used_tokens=usage.used * block_size,
         max_total_num_tokens=usage.total * block_size,
+        engine_silence_ms=None if silence_s is None else int(silence_s * 1000),
         engine_reports_steps=True,
         prefill_pending_tokens=load.waiting_tokens,
     )

@@ -33,8 +33,7 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
         """Steps from now on; a watcher that is too slow loses the oldest and sees that by their numbers."""
         with self._parts.engine.steps.watch() as watcher:
             await context.send_initial_metadata(())  # the caller may rely on every later step from here on
-            while True:
-                records = await watcher.next()
+            while records := await watcher.next():
                 yield worker_pb2.StepReports(
                     generation=self._parts.record.generation, steps=[mapping.step_report(record) for record in records]
                 )

@@ -98,9 +98,12 @@ def error_body(failure: Failure) -> bytes:
     return orjson.dumps({"error": error})
 
 
-def retry_headers(failure: Failure) -> list[tuple[bytes, bytes]]:
-    """When to come back, for 429 and 503; nothing for the rest."""
-    if http_status(failure) not in (429, 503):
+def retry_headers(failure: Failure, *, tried_twice: bool = False) -> list[tuple[bytes, bytes]]:
+    """When to come back, for 429 and 503. A fault that two workers had alike is not for the client to try again."""
+    status = http_status(failure)
+    if status == 500 and tried_twice:
+        return [(b"x-should-retry", b"false")]
+    if status not in (429, 503):
         return []
     milliseconds = failure.retry_after_ms or _DEFAULT_RETRY_MS
     return [

@@ -194,6 +194,7 @@ class Generation:
         """Tell the client, unless it does not listen."""
         if http_status(failure) >= 500:
             log.warning("request %s failed: %s", self._exchange.arrival.request_id, failure.status.name)
+        self._exchange.reply.tried_twice = any(job.attempts > 1 for job in self._exchange.jobs)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
                 await (self._sink.fail(failure) if self._sink is not None else self._exchange.reply.refuse(failure))

@@ -22,6 +22,7 @@ class Reply:
         self._trace_id = trace_id
         self.pod = ""
         self.status = 0  # 0: not begun
+        self.tried_twice = False  # a second worker was asked already
 
     async def start(self, status: int, headers: Headers) -> None:
         """Status line and headers."""
@@ -42,7 +43,8 @@ class Reply:
 
     async def refuse(self, failure: Failure) -> None:
         """An error answer. A body that was not read is discarded as it comes: closing on it would lose the answer."""
-        await self.json(http_status(failure), error_body(failure), retry_headers(failure))
+        headers = retry_headers(failure, tried_twice=self.tried_twice)
+        await self.json(http_status(failure), error_body(failure), headers)
 
     def _common_headers(self) -> Headers:
         elapsed_ms = (time.monotonic() - self._arrival.arrived) * 1000

@@ -12,6 +12,8 @@ from tests.e2e.otlp_receiver import OtlpReceiver, otlp_receiver
 from tests.stack import RunningStack, running_stack
 
 MODEL = "SmolLM2-135M-Instruct"
+SLOTS_A_WORKER = 32
+QUEUE_LIMIT = 8  # requests that may wait in the scripted stack: few enough for a test to fill
 
 
 @pytest.fixture(scope="package")
@@ -24,7 +26,12 @@ def otlp() -> Iterator[OtlpReceiver]:
 @pytest.fixture(scope="package")
 def scripted_stack(otlp: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
     """Scripted engine, one prefill and two decode workers."""
-    env = {"OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint, "OTEL_BSP_SCHEDULE_DELAY": "50"}
+    env = {
+        "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint,
+        "OTEL_BSP_SCHEDULE_DELAY": "50",
+        "TOKENPATH_SCHEDULER_QUEUE_LIMIT": str(QUEUE_LIMIT),
+        "TOKENPATH_DECODE_MAX_NUM_SEQS": str(SLOTS_A_WORKER),
+    }
     with running_stack(tmp_path_factory.mktemp("scripted"), engine="scripted", decode=2, env=env) as stack:
         yield stack
 

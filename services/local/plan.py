@@ -6,6 +6,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from pathlib import Path
 
 from services.local.config import StackConfig
 from services.local.folder import StackFolder
@@ -37,6 +38,7 @@ class ProcessPlan:
     defaults: dict[str, str] = field(default_factory=dict)
     wiring: dict[str, str] = field(default_factory=dict)
     removed: tuple[str, ...] = ()
+    data: Path | None = None  # a folder that must be there
 
     def environment(self, caller: Mapping[str, str]) -> dict[str, str]:
         """The whole environment of the process."""
@@ -98,7 +100,14 @@ def _redis_plans(config: StackConfig, ports: Mapping[str, int], folder: StackFol
         KV: kv_command(server, ports[KV], folder.data(KV), config.kv_store_mb),
     }
     return tuple(
-        ProcessPlan(name, command, Tier.STORES, {"redis": ports[name]}, f"redis://{LOOPBACK}:{ports[name]}")
+        ProcessPlan(
+            name,
+            command,
+            Tier.STORES,
+            {"redis": ports[name]},
+            f"redis://{LOOPBACK}:{ports[name]}",
+            data=folder.data(name),
+        )
         for name, command in commands.items()
     )
 

@@ -27,10 +27,10 @@ def find_server() -> Path:
 def state_command(server: Path, port: int, data: Path) -> tuple[str, ...]:
     """Keys, limits and the ledger: kept on disk, never evicted.
 
-    Every reply comes after the write to the append-only file, so a killed process loses nothing; `everysec` means
-    that a power cut may lose the last second, which a testbed trades for not paying an fsync in every request.
+    Every change is on disk before its reply: with `everysec` a write can wait behind a running fsync although its
+    reply has gone out, so that even a killed process may lose what it acknowledged.
     """
-    keep = ("--appendonly", "yes", "--appendfsync", "everysec", "--save", "", "--maxmemory-policy", "noeviction")
+    keep = ("--appendonly", "yes", "--appendfsync", "always", "--save", "", "--maxmemory-policy", "noeviction")
     return (*_common(server, port, data), *keep)
 
 

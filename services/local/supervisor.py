@@ -38,7 +38,8 @@ class Supervisor:
         """Start one process in a session of its own, its output in its log. Raises StackError if that fails."""
         log = self.folder.log(plan.name)
         log.parent.mkdir(parents=True, exist_ok=True)
-        self.folder.data(plan.name).mkdir(parents=True, exist_ok=True)
+        if plan.data is not None:
+            plan.data.mkdir(parents=True, exist_ok=True)
         started = time.time()
         with log.open("ab") as output:
             try:

@@ -20,6 +20,7 @@ from services.local.records import StackRecord
 from services.local.supervisor import Report, Supervisor, stop
 
 STORES_S = 20.0
+BUSY_S = 5.0  # a service under load may miss a probe or two
 SERVICES_S = 180.0  # the first start of a Hugging Face model may convert its weights
 FIRST_QUESTION = Question("Say hello.", max_tokens=8, temperature=0.0)
 
@@ -34,18 +35,30 @@ def bring_up(
     """
     with stack_lock(folder.lock):
         found = records.load(folder.record)
-        if found is not None and _is_whole(found):
-            if found.config != asdict(config):
-                report("it runs with other settings than the ones given now; `make down` first to change them")
-            return found, False
         if found is not None:
-            report("a half-started or partly ended stack is left in this folder: ending it first")
+            problem = _problem(found)
+            if not problem:
+                if found.config != asdict(config):
+                    report("it runs with other settings than the ones given now; `make down` first to change them")
+                return found, False
+            report(f"the stack that this folder's last start left is not whole ({problem}): ending it first")
             stop(found.processes, report)
         return _start(folder, config, environment, report), True
 
 
-def _is_whole(record: StackRecord) -> bool:
-    return record.ready and all(process.alive and answers(process.probe) for process in record.processes)
+def _problem(record: StackRecord) -> str:
+    """What keeps a recorded stack from being one that serves; empty when it does."""
+    if not record.ready:
+        return "it was only half started"
+    for process in record.processes:
+        deadline = time.monotonic() + BUSY_S
+        while process.alive and not answers(process.probe):
+            if time.monotonic() > deadline:
+                return f"{process.name} runs but does not serve"
+            time.sleep(0.1)
+        if not process.alive:
+            return f"{process.name} has ended"
+    return ""
 
 
 def _start(folder: StackFolder, config: StackConfig, environment: Mapping[str, str], report: Report) -> StackRecord:

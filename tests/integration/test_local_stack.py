@@ -114,7 +114,7 @@ def test_down_ends_every_process_and_frees_every_port(tmp_path: Path, stack: Run
         assert command(first.folder.path, "status").returncode == 1
         again = command(first.folder.path, "up")
         assert again.returncode == 0, again.stderr
-        assert "partly ended stack is left" in again.stdout
+        assert "decode-0 has ended" in again.stdout
         second = records.load(first.folder.record)
         assert second is not None
         assert second.api_key == first.api_key
@@ -126,7 +126,7 @@ def test_down_ends_every_process_and_frees_every_port(tmp_path: Path, stack: Run
 
 
 def test_a_service_that_can_not_start_is_named_and_nothing_is_left(tmp_path: Path) -> None:
-    with pytest.raises(StackError, match=r"decode-0 ended with status \d\n.*TOKENPATH_DECODE_NO_SUCH"):  # noqa: SIM117
+    with pytest.raises(StackError, match=r"(?s)decode-0 ended with status \d\n.*TOKENPATH_DECODE_NO_SUCH"):  # noqa: SIM117
         with running_stack(tmp_path, env={"TOKENPATH_DECODE_NO_SUCH": "1"}):
             pytest.fail("it started")
     assert not (tmp_path / ".tokenpath" / "stack.json").exists()

@@ -74,6 +74,9 @@ class FakeAuth(AuthServicer):
     rows: dict[str, SettleRequest] = field(default_factory=dict)
     failure: Failure | None = None
     settle_failures: int = 0
+    settle_failure: Failure = field(
+        default_factory=lambda: Failure(grpc.StatusCode.UNAVAILABLE, "the ledger does not answer")
+    )
     settle_delay_s: float = 0.0
     authorized: int = 0
     deadlines: list[float | None] = field(default_factory=list)
@@ -94,7 +97,7 @@ class FakeAuth(AuthServicer):
     async def Settle(self, request: SettleRequest, context: Any) -> Receipt:
         if self.settle_failures:
             self.settle_failures -= 1
-            await abort_with(context, Failure(grpc.StatusCode.UNAVAILABLE, "the ledger does not answer"))
+            await abort_with(context, self.settle_failure)
         await asyncio.sleep(self.settle_delay_s)
         duplicate = request.request_id in self.rows
         self.rows.setdefault(request.request_id, request)

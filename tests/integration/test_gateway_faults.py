@@ -307,6 +307,19 @@ async def test_a_ledger_that_fails_delays_no_answer_and_loses_no_row(gateway: Ru
     assert await gateway.metric("tokenpath_gateway_settle_retries_total") >= 3
 
 
+async def test_a_row_that_auth_refuses_for_good_is_counted_and_logged_without_any_text(
+    gateway: RunningGateway, caplog: pytest.LogCaptureFixture
+) -> None:
+    gateway.fleet.auth.settle_failures = 1
+    gateway.fleet.auth.settle_failure = INVALID
+    before = await gateway.metric('tokenpath_gateway_settle_lost_total{reason="invalid_argument"}')
+    answer = await gateway.chat()
+    assert answer.status_code == 200
+    assert await gateway.metric('tokenpath_gateway_settle_lost_total{reason="invalid_argument"}') == before + 1
+    assert answer.headers["x-tokenpath-request-id"] in caplog.text
+    assert "France" not in caplog.text
+
+
 async def test_b069_text_with_nul_is_billed_like_any_other(gateway: RunningGateway) -> None:
     assert (await gateway.chat(messages=[{"role": "user", "content": "a\x00b"}])).status_code == 200
     assert len(gateway.fleet.auth.rows) == 1
@@ -321,7 +334,7 @@ async def _after(first: asyncio.Event, second: asyncio.Event) -> None:
 
 
 async def test_b095_a_shutdown_lets_streams_end_and_flushes_the_ledger() -> None:
-    async with running_gateway(drain_s=5) as gateway:
+    async with running_gateway(drain_s=5, settle_wait_s=0.02) as gateway:
         proceed = asyncio.Event()
 
         async def waits(stream: FakeStream) -> None:
@@ -331,7 +344,7 @@ async def test_b095_a_shutdown_lets_streams_end_and_flushes_the_ledger() -> None
             await stream.end()
 
         gateway.fleet.detokenizer.script = waits
-        gateway.fleet.auth.settle_failures = 1
+        gateway.fleet.auth.settle_failures = 2
         answer = asyncio.create_task(gateway.chat(stream=True))
         await eventually(lambda: gateway.fleet.detokenizer.running, "a stream is open")
         fleet, stopping = gateway.fleet, gateway.runtime.stopping

@@ -14,7 +14,7 @@ import signal
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from services.local import records
@@ -89,17 +89,22 @@ class RunningStack:
         stop([self.process(name)], print)
         _reap(self.process(name).pid)
 
-    def start(self, name: str) -> None:
-        """Start an ended process again, on its old ports, and wait until it serves."""
+    def start(self, *names: str, settings: Mapping[str, str] | None = None) -> None:
+        """Start ended processes again, on their old ports, and wait until they serve. `settings` are environment
+        variables of this start only; they rule over everything else."""
         supervisor = Supervisor(self.folder, self.record, self.environment)
-        plan = self._plan(name)
-        supervisor.start(plan)
-        supervisor.wait_until_serving([plan], RESTART_S, print)
+        plans = [self._plan(name) for name in names]
+        plans = [replace(plan, wiring={**plan.wiring, **(settings or {})}) for plan in plans]
+        for plan in plans:
+            supervisor.start(plan)
+        supervisor.wait_until_serving(plans, RESTART_S, print)
         self.record = supervisor.record
 
-    def restart(self, name: str) -> None:
-        self.stop(name)
-        self.start(name)
+    def restart(self, *names: str, settings: Mapping[str, str] | None = None) -> None:
+        """Stop and start, see there."""
+        for name in names:
+            self.stop(name)
+        self.start(*names, settings=settings)
 
     def _plan(self, name: str) -> ProcessPlan:
         ports: dict[str, int] = {}

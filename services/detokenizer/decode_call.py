@@ -10,11 +10,11 @@ from smg_grpc_proto.generated.vllm_engine_pb2 import AbortRequest, AbortResponse
 
 from services.platform.context import RequestContext
 from services.platform.failures import Failure, failure_of
-from tokenpath.v1.common_pb2 import StageReport, StageReports
+from services.platform.stage_trailer import stages_of
+from tokenpath.v1.common_pb2 import StageReport
 
 GENERATE = "/vllm.grpc.engine.VllmEngine/Generate"
 ABORT = "/vllm.grpc.engine.VllmEngine/Abort"
-STAGE_REPORTS_KEY = "tokenpath-stages-bin"
 
 _ABORT_S = 1.0
 
@@ -73,6 +73,4 @@ class DecodeCall:
         self._call.cancel()
 
     def _keep_reports(self, metadata: Any) -> None:
-        for key, value in metadata or ():
-            if key == STAGE_REPORTS_KEY:
-                self.stage_reports = list(StageReports.FromString(value).reports)
+        self.stage_reports = list(stages_of(metadata)) or self.stage_reports

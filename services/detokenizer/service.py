@@ -8,7 +8,7 @@ import time
 import grpc
 from opentelemetry.trace import SpanKind
 
-from services.detokenizer.decode_call import STAGE_REPORTS_KEY, DecodeCall
+from services.detokenizer.decode_call import DecodeCall
 from services.detokenizer.metrics import DetokenizerMetrics
 from services.detokenizer.outputs import Outputs
 from services.detokenizer.settings import DetokenizerSettings
@@ -18,8 +18,9 @@ from services.platform.deadlines import remaining_s, within
 from services.platform.failures import Failure, abort_with
 from services.platform.server import Runtime
 from services.platform.stage import Stage
+from services.platform.stage_trailer import stages_trailer
 from services.tokenization.tokenizer import Tokenizer
-from tokenpath.v1.common_pb2 import StageReport, StageReports
+from tokenpath.v1.common_pb2 import StageReport
 from tokenpath.v1.detokenizer_pb2 import StreamEnd, StreamRequest, StreamResponse
 from tokenpath.v1.detokenizer_pb2_grpc import DetokenizerServicer
 
@@ -53,7 +54,7 @@ class DetokenizerService(DetokenizerServicer):
             except Failure as failure:
                 status = failure.status.name
                 stage.end(failure)
-                await abort_with(context, failure, _trailers([*decode_reports, stage.report()]))
+                await abort_with(context, failure, stages_trailer([*decode_reports, stage.report()]))
             except Exception:
                 status = "INTERNAL"
                 raise
@@ -131,7 +132,3 @@ class DetokenizerService(DetokenizerServicer):
         except Failure as failure:
             self._metrics.failed_aborts.inc()
             log.warning("decode was not told that %s is done: %s", sequence_id, failure)
-
-
-def _trailers(reports: list[StageReport]) -> tuple[tuple[str, bytes], ...]:
-    return ((STAGE_REPORTS_KEY, StageReports(reports=reports).SerializeToString()),)

@@ -18,10 +18,8 @@ from services.platform.context import RequestContext
 from services.platform.deadlines import within
 from services.platform.failures import Failure, failure_of
 from services.platform.stage import Stage
+from services.platform.stage_trailer import stages_of
 from services.platform.telemetry import Telemetry
-from tokenpath.v1.common_pb2 import StageReports
-
-STAGES_KEY = "tokenpath-stages-bin"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,9 +32,7 @@ class OpenCall:
 
     def take_reports(self, trailing: Iterable[tuple[str, str | bytes]] | None) -> None:
         """Keep the stage reports that a worker sent with the end of its call, good or bad."""
-        for key, value in trailing or ():
-            if key == STAGES_KEY and isinstance(value, bytes):
-                self.entry.reports.extend(StageReports.FromString(value).reports)
+        self.entry.reports.extend(stages_of(trailing))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +63,12 @@ class Leg:
     def for_attempt(self, attempt: int) -> Leg:
         """The same way, tried again."""
         return dataclasses.replace(self, context=dataclasses.replace(self.context, attempt=attempt))
+
+    @contextmanager
+    def own(self, name: str) -> Iterator[None]:
+        """Time the gateway's own work as a journey entry and a span."""
+        with self.recorder.own(name, self.track), self.telemetry.stage(name, parent=self.context.trace):
+            yield
 
     @contextmanager
     def call(self, stage_name: str, *, rpc: str, address: str, peer: str) -> Iterator[OpenCall]:

@@ -12,7 +12,7 @@ import grpc
 from opentelemetry.trace import SpanKind
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2, vllm_engine_pb2_grpc
 
-from services.engine.core import Load
+from services.engine.outcome import Load
 from services.engine.runner import Sampled
 from services.engine.worker import mapping
 from services.engine.worker.calls import CallStages, GenerateCall, Role, Update
@@ -20,13 +20,12 @@ from services.engine.worker.parts import WorkerParts
 from services.platform.context import RequestContext
 from services.platform.deadlines import remaining_s
 from services.platform.failures import Failure, abort_with
+from services.platform.stage_trailer import stages_trailer
 from services.platform.telemetry import VERSION
-from tokenpath.v1.common_pb2 import StageReports
 
 log = logging.getLogger(__name__)
 
 SERVICE = "vllm.grpc.engine.VllmEngine"
-STAGES_KEY = "tokenpath-stages-bin"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
@@ -56,8 +55,8 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
                 await self._generate(request, caller, context, stages)
             except Exception as error:
                 stage.end(error)
-                await abort_with(context, _failure_of(error), _trailer(stages))
-        context.set_trailing_metadata(_trailer(stages))
+                await abort_with(context, _failure_of(error), stages_trailer(stages.reports))
+        context.set_trailing_metadata(stages_trailer(stages.reports))
 
     async def _generate(
         self,
@@ -207,10 +206,6 @@ def _failure_of(error: Exception) -> Failure:
         return error
     log.error("a Generate call failed: %s", type(error).__name__, exc_info=error)
     return Failure(grpc.StatusCode.INTERNAL, f"the worker failed ({type(error).__name__}); its log says where")
-
-
-def _trailer(stages: CallStages) -> tuple[tuple[str, bytes], ...]:
-    return ((STAGES_KEY, StageReports(reports=stages.reports).SerializeToString()),)
 
 
 async def _unimplemented(context: Context, method: str) -> NoReturn:

@@ -15,9 +15,10 @@ from typing import Any, TypeVar
 
 import grpc
 
-from services.engine.core import Core, CoreSettings, Emission, Load, Outcome
+from services.engine.core import Core, CoreSettings
 from services.engine.generation import Generation
 from services.engine.kv_events import KvEventLog
+from services.engine.outcome import Emission, Load, Outcome
 from services.engine.pacing import Pacer
 from services.engine.runner import Runner
 from services.engine.sequence import EngineRequest

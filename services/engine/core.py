@@ -4,74 +4,19 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import grpc
 
 from services.engine.batching import Batcher, BatchLimits, Part
-from services.engine.block_pool import BlockPool, PoolUsage
-from services.engine.kv_changes import KvChange, PageStored
+from services.engine.block_pool import BlockPool
+from services.engine.outcome import ABORTED, Emission, Load, Outcome, Step
 from services.engine.pacing import Pacer
+from services.engine.pages import Pages
 from services.engine.runner import Runner, Sampled
 from services.engine.sequence import EngineRequest, Sequence, most_output
-from services.engine.timing import SequenceTiming
 from services.kvcache.names import PageNamer
-from services.kvcache.page import Page
 from services.platform.failures import Failure
-
-ABORTED = "abort"
-
-
-@dataclass(frozen=True, slots=True)
-class Emission:
-    """What happened to one sequence in a step: a token, an end (with or without a token), or a failure."""
-
-    sequence_id: str
-    sampled: Sampled | None
-    finish: str
-    gap_ns: int
-    """Since its token before; 0 for the first."""
-    cached_tokens: int
-    timing: SequenceTiming | None = None
-    """Set with `finish` or `failure`."""
-    failure: Failure | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """How busy the engine is."""
-
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
-    """Prompt tokens that are still to be computed."""
-    usage: PoolUsage = field(default_factory=lambda: PoolUsage(0, 0, 0))
-    preemptions: int = 0
-    """Since the engine's start."""
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One run of the model."""
-
-    number: int
-    duration_ns: int
-    prefill_tokens: int
-    decode_tokens: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """Everything that came out of the core since the last outcome."""
-
-    emissions: list[Emission]
-    pages: list[tuple[str, Page]]
-    """(sequence id, page of its prompt) for sequences that asked for them."""
-    changes: list[KvChange]
-    load: Load
-    step: Step | None
-    admitted: list[tuple[int, int]]
-    """(prompt tokens, cached tokens) of each sequence that was admitted for the first time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +37,13 @@ class Core:
         self._settings = settings
         self._pacer = pacer
         self._pool = BlockPool(runner.num_blocks)
+        self._pages = Pages(self._pool, runner)
         self._batcher = Batcher(self._pool, settings.limits, self._admitted)
         self._sequences: dict[str, Sequence] = {}
         self._namers: dict[str, PageNamer] = {}
         self._steps = 0
+        self._told = self.load
         self._emissions: list[Emission] = []
-        self._pages: list[tuple[str, Page]] = []
         self._admissions: list[tuple[int, int]] = []
 
     def add(self, request: EngineRequest, sequence_ids: SequenceOf[str]) -> None:
@@ -159,7 +105,7 @@ class Core:
         return min((sequence.due_at for sequence in self._batcher.running), default=None)
 
     def step(self) -> Outcome | None:
-        """Run the model once, if a sequence is due, and hand over what there is; None when there is nothing.
+        """Run the model once, if a sequence is due, and hand over what there is; None when there is nothing new.
 
         Raises what the runner raises for a step as a whole: the core is unusable then.
         """
@@ -167,11 +113,12 @@ class Core:
         step = self._execute(parts) if parts else None
         if not parts and self._batcher.waiting and not self._batcher.running:
             raise RuntimeError("no sequence runs, yet none can be admitted: the block pool has lost blocks")
-        changes = self._pool.drain_changes()
-        if step is None and not self._emissions and not changes:
+        changes, load = self._pool.drain_changes(), self.load
+        if step is None and not self._emissions and not changes and load == self._told:
             return None
-        outcome = Outcome(self._emissions, self._pages, changes, self.load, step, self._admissions)
-        self._emissions, self._pages, self._admissions = [], [], []
+        self._told = load
+        outcome = Outcome(self._emissions, self._pages.drain_exports(), changes, load, step, self._admissions)
+        self._emissions, self._admissions = [], []
         return outcome
 
     def _execute(self, parts: list[Part]) -> Step | None:
@@ -192,7 +139,9 @@ class Core:
             if result is None and sequence.remaining == 0:
                 sequence.computed -= 1  # not due yet: its last token runs again when it is
                 sequence.due_at = self._due(sequence)
-            self._publish(sequence)
+            self._pages.publish(sequence)
+            if sequence.followers and sequence.computed >= len(sequence.prompt_ids):
+                self._release_followers(sequence)
             if result is not None:
                 decoded += 1
                 self._emit(sequence, result, ended_ns)
@@ -236,57 +185,7 @@ class Core:
             sequence.cached_tokens = sequence.computed
             self._admissions.append((len(sequence.prompt_ids), sequence.computed))
         if sequence.request.pages:
-            self._import_pages(sequence)
-
-    def _import_pages(self, sequence: Sequence) -> None:
-        """Fill blocks with pages of the prompt that came from another worker, up to the first that is missing."""
-        size = sequence.block_size
-        names = sequence.namer.names(sequence.prompt_ids, include_partial=True)
-        for position in range(sequence.named, len(names)):
-            page = sequence.request.pages.get(names[position])
-            if page is None or sequence.computed + page.tokens >= len(sequence.token_ids):
-                break
-            self._runner.write_block(sequence.block_ids[position], page.tokens, memoryview(page.payload))
-            sequence.computed = position * size + page.tokens
-        self._publish(sequence)
-
-    def _publish(self, sequence: Sequence) -> None:
-        """Share the pages that have become full, and let go of followers and exports that waited for them."""
-        full = sequence.computed // sequence.block_size
-        if sequence.named < full:
-            names = sequence.update_names()
-            for position in range(sequence.named, full):
-                start = position * sequence.block_size
-                page = PageStored(
-                    names[position],
-                    names[position - 1] if position else None,
-                    tuple(sequence.token_ids[start : start + sequence.block_size]),
-                    sequence.request.salt,
-                )
-                sequence.block_ids[position] = self._pool.name(sequence.block_ids[position], page)
-            sequence.named = full
-        if sequence.request.on_page is not None:
-            self._export(sequence)
-        if sequence.followers and sequence.computed >= len(sequence.prompt_ids):
-            self._release_followers(sequence)
-
-    def _export(self, sequence: Sequence) -> None:
-        """Read the prompt's computed pages that have not been given away yet."""
-        if sequence.index != sequence.request.choices[0]:
-            return
-        size, prompt = sequence.block_size, len(sequence.prompt_ids)
-        while (start := sequence.exported * size) < prompt:
-            tokens = min(size, prompt - start)
-            if sequence.computed < start + tokens:
-                return
-            if tokens == size:
-                name = sequence.names[sequence.exported]
-            else:
-                parent = sequence.names[sequence.exported - 1] if sequence.exported else None
-                name = sequence.namer.next(parent, sequence.prompt_ids[start:])
-            payload = self._runner.read_block(sequence.block_ids[sequence.exported], tokens)
-            self._pages.append((sequence.sequence_id, Page(name, tokens, payload)))
-            sequence.exported += 1
+            self._pages.take_in(sequence)
 
     def _release_followers(self, sequence: Sequence) -> None:
         """Queue the choices that waited for this one's prompt, ahead of requests that came later."""

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from services.engine.core import Emission
+from services.engine.outcome import Emission
 from services.engine.runner import Sampled
 from services.engine.sequence import EngineRequest
 from services.engine.timing import SequenceTiming

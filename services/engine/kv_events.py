@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from services.engine.core import Load
 from services.engine.kv_changes import CacheCleared, KvChange, PageRemoved, PageStored
+from services.engine.outcome import Load
 from services.kvcache.names import PageName
 
 HISTORY = 1024

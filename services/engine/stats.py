@@ -7,7 +7,7 @@ from collections import deque
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
-from services.engine.core import Emission, Load, Outcome
+from services.engine.outcome import Emission, Load, Outcome
 from services.engine.timing import SequenceTiming
 
 _TTFT_BUCKETS = (0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0, 30.0)

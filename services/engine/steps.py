@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from services.engine.core import Load, Step
+from services.engine.outcome import Load, Step
 
 BATCH_S = 0.05
 """Steps of this long travel together."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from services.engine.batching import BatchLimits
-from services.engine.core import Core, CoreSettings, Outcome
+from services.engine.core import Core, CoreSettings
+from services.engine.outcome import Outcome
 from services.engine.sampling_params import SamplingParams
 from services.engine.script import ScriptReader
 from services.engine.scripted_runner import ScriptedRunner

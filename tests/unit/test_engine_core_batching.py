@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from services.engine.core import ABORTED
+from services.engine.outcome import ABORTED
 from tests.unit.engine_core_helpers import EOS, Driven, new_runner, request
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from services.engine.core import Load, Step
 from services.engine.kv_changes import CacheCleared, PageRemoved, PageStored
 from services.engine.kv_events import KvBatch, KvEventLog
+from services.engine.outcome import Load, Step
 from services.engine.steps import MAX_BEHIND, StepFeed, StepRecord
 from services.kvcache.names import PageName, PageNamer
 

@@ -10,9 +10,9 @@ from typing import Any
 
 from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
-from services.engine.core import Load
 from services.engine.kv_changes import KvChange, PageRemoved, PageStored
 from services.engine.kv_events import KvBatch
+from services.engine.outcome import Load
 from services.engine.runner import Sampled
 from services.engine.sampling_params import SamplingParams
 from services.engine.sequence import EngineRequest

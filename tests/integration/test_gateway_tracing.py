@@ -62,7 +62,8 @@ async def test_b086_one_tree_with_a_span_for_every_stage(traced: Traced) -> None
     root, children = traced.root(), traced.children()
     assert root.name == f"chat {traced.gateway.fleet.router.candidates[0].decode.model}"
     names = {str((span.attributes or {})["tokenpath.stage"]) for span in children}
-    assert names == {"auth", "receive", "tokenize", "route", "queue", "prefill", "stream", "settle"}
+    calls = {"auth", "route", "queue", "prefill", "stream", "settle"}
+    assert names == calls | {"receive", "tokenize", "release", "respond"}
     assert {span.name for span in children if span.kind is SpanKind.CLIENT} == {
         "tokenpath.v1.Auth/Authorize",
         "tokenpath.v1.Router/Route",

@@ -14,7 +14,7 @@ from services.gateway.api.dialect import Dialect
 from services.gateway.api.reply import Reply
 from services.gateway.clients.router import MODE_NAMES
 from services.gateway.gateway import Gateway
-from services.gateway.journey.recorder import Recorder
+from services.gateway.journey.recorder import SHARED, Recorder
 from services.gateway.journey.view import Ending, journey_json
 from services.gateway.leg import Leg
 from services.gateway.pipeline import Job
@@ -61,9 +61,10 @@ class Exchange:
         return Leg(self._gateway.telemetry, self.recorder, context, deadline)
 
     @contextmanager
-    def own(self, name: str) -> Iterator[Stage]:
+    def own(self, name: str, track: int = SHARED) -> Iterator[Stage]:
         """The gateway's own work: a journey entry and a span."""
-        with self.recorder.own(name) as entry, self._gateway.telemetry.stage(name, parent=self.root.context) as stage:
+        telemetry = self._gateway.telemetry
+        with self.recorder.own(name, track) as entry, telemetry.stage(name, parent=self.root.context) as stage:
             yield stage
             entry.attributes |= {"bytes": str(stage.bytes), "tokens": str(stage.tokens)}
 
@@ -85,6 +86,7 @@ class Exchange:
     def ended(self, grant: Grant | None, outcome: str, error: BaseException | None) -> None:
         """Metrics, journey and root span of the finished request; they all tell the same numbers."""
         total_ns = self.recorder.elapsed_ns()
+        self.root.stop()  # writing things down is no part of the request
         status = self.reply.status or 499
         usage = self.usage()
         self._count(status, total_ns, usage)

@@ -118,7 +118,8 @@ class Generation:
                 stage.tokens = sum(len(prompt.token_ids) for prompt in prompts)
                 self._sink = sink = self._begin(grant, body, prompts)
             await self._generate(leg, leash, sink)
-            await sink.finish(self._usage_json())
+            with exchange.own("respond"):
+                await sink.finish(self._usage_json())
 
     def _begin(self, grant: Grant, body: SamplingFields, prompts: list[Prompt]) -> Sink:
         """Make a job of each prompt, and the place where the answers go."""
@@ -197,7 +198,8 @@ class Generation:
         self._exchange.reply.tried_twice = any(job.attempts > 1 for job in self._exchange.jobs)
         try:
             async with asyncio.timeout(_LAST_WORD_S):
-                await (self._sink.fail(failure) if self._sink is not None else self._exchange.reply.refuse(failure))
+                with self._exchange.own("respond"):
+                    await (self._sink.fail(failure) if self._sink is not None else self._exchange.reply.refuse(failure))
         except TimeoutError:
             log.warning("request %s: the client does not read its error", self._exchange.arrival.request_id)
 

@@ -45,7 +45,7 @@ class SchedulerClient:
         try:
             yield candidates[granted.candidate]
         finally:
-            with leg.recorder.own("release", leg.track):
+            with leg.own("release"):
                 call.cancel()
 
 

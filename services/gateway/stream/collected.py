@@ -94,10 +94,9 @@ class CollectedAnswer:
 
     async def finish(self, usage: bytes) -> None:
         """Send the whole answer."""
-        with self._recorder.own("respond"):
-            choices = [self._choice_json(index, choice, self._logprobs) for index, choice in enumerate(self._choices)]
-            body = self._identity.json_head() + b',"choices":' + orjson.dumps(choices) + b',"usage":' + usage + b"}"
-            await self._reply.json(200, body)
+        choices = [self._choice_json(index, choice, self._logprobs) for index, choice in enumerate(self._choices)]
+        body = self._identity.json_head() + b',"choices":' + orjson.dumps(choices) + b',"usage":' + usage + b"}"
+        await self._reply.json(200, body)
 
     async def fail(self, failure: Failure) -> None:
         """An error answer."""

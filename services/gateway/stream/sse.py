@@ -60,8 +60,7 @@ class SseAnswer:
     async def finish(self, usage: bytes) -> None:
         """The usage chunk, when it was asked for, [DONE], and the end of the body."""
         self.close()
-        with self._recorder.own("respond"):
-            await self._write(self._encoder.ending(usage), more=False)
+        await self._write(self._encoder.ending(usage), more=False)
 
     async def fail(self, failure: Failure) -> None:
         """An error status while that is still possible, else an error event and the end, without [DONE]."""

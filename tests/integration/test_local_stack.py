@@ -98,7 +98,7 @@ def test_an_unknown_journey_or_process_is_said_in_one_line(stack: RunningStack) 
 
 
 def test_commands_without_a_stack_say_how_to_start_one(tmp_path: Path) -> None:
-    for arguments in (("ask", "Hello!"), ("journey", "x"), ("trace", "x"), ("status",)):
+    for arguments in (("ask", "Hello!"), ("status",)):
         refused = command(tmp_path, *arguments)
         assert refused.returncode == 1
         assert refused.stderr.startswith("tokenpath: no stack runs in this folder")

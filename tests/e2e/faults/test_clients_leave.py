@@ -1,0 +1,173 @@
+"""B028, B083: clients that close their connection, wherever their request is."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+import redis.asyncio
+
+from tests.e2e.api import Api, script
+from tests.e2e.faults.at_rest import at_rest, busy, log_lines
+from tests.e2e.faults.conftest import SLOTS
+from tests.e2e.faults.fleet import ALL, STREAM, WHOLE, workers_are
+from tests.e2e.faults.raw_http import Connection, connected, request_bytes
+from tests.e2e.faults.span_census import SpanCensus
+from tests.e2e.ledger import LEDGER
+from tests.e2e.metrics import metric
+from tests.e2e.otlp_receiver import OtlpReceiver
+from tests.eventually import eventually
+from tests.stack import RunningStack
+
+ALL_SLOTS = 2 * SLOTS
+CROWD = 2 * ALL_SLOTS
+AGGREGATED = {"x-tokenpath-mode": "aggregated"}
+
+
+def prompt(number: int, **fields: object) -> str:
+    return f"{number} " + script(pieces=["x"], repeat=2000, **fields)
+
+
+@asynccontextmanager
+async def crowd(api: Api, **fields: object) -> AsyncIterator[list[Connection]]:
+    """Twice as many streams as there are slots, of 2000 tokens each."""
+    async with AsyncExitStack() as open_connections:
+        connections = [await open_connections.enter_async_context(connected(api.stack)) for _ in range(CROWD)]
+        for number, connection in enumerate(connections):
+            body = api.body(STREAM, prompt(number, **fields), max_tokens=2000)
+            await connection.send(request_bytes(api.stack, body))
+        yield connections
+
+
+def leave(connection: Connection, politely: bool) -> None:
+    """With FIN or with RST."""
+    if politely:
+        connection.writer.close()
+    else:
+        connection.reset()
+
+
+def all_leave(connections: list[Connection]) -> None:
+    for number, connection in enumerate(connections):
+        leave(connection, politely=number % 2 == 0)
+
+
+def admitted(stack: RunningStack) -> int:
+    return int(metric(stack, "scheduler", "tokenpath_scheduler_admitted_total"))
+
+
+async def rows_by_request(stack: RunningStack) -> Counter[str]:
+    async with redis.asyncio.from_url(stack.state_url, decode_responses=True) as client:
+        return Counter(fields["request_id"] for _, fields in await client.xrange(LEDGER))
+
+
+@dataclass
+class Bill:
+    """Rows and slots since it was made."""
+
+    stack: RunningStack
+    rows: int
+    slots: int
+
+    async def check(self, at_most: int) -> int:
+        """Every request that got a slot has one row, nobody has two. Returns how many there were."""
+        rows = await rows_by_request(self.stack)
+        assert set(rows.values()) <= {1}
+        new = rows.total() - self.rows
+        assert new == admitted(self.stack) - self.slots
+        assert new <= at_most
+        return new
+
+
+async def new_bill(stack: RunningStack) -> Bill:
+    return Bill(stack, (await rows_by_request(stack)).total(), admitted(stack))
+
+
+@pytest.fixture
+def quiet_logs(stack: RunningStack) -> Iterator[list[int]]:
+    """Put into the list how many requests are aborted: the logs may grow by one line for each."""
+    allowed: list[int] = []
+    before = log_lines(stack)
+    yield allowed
+    grown = [line for name, lines in log_lines(stack).items() for line in lines[len(before[name]) :]]
+    assert len(grown) <= sum(allowed), grown[:20]
+    assert not [line for line in grown if "Traceback" in line or " ERROR " in line]
+
+
+async def test_b028_in_the_queue_and_in_decode(api: Api, quiet_logs: list[int]) -> None:
+    """As many decode as there are slots, as many wait; all leave."""
+    await workers_are(api, *ALL)
+    await at_rest(api.stack)
+    bill = await new_bill(api.stack)
+    quiet_logs.append(CROWD)
+    async with crowd(api, itl_ms=40) as connections:
+        await eventually(
+            lambda: (
+                busy(api.stack).get("scheduler tokenpath_scheduler_slots_used") == ALL_SLOTS
+                and busy(api.stack).get("scheduler tokenpath_scheduler_queue_length") == ALL_SLOTS
+                and busy(api.stack).get("gateway tokenpath_gateway_open_streams") == ALL_SLOTS
+            ),
+            "slots and queue are full",
+        )
+        all_leave(connections)
+        await at_rest(api.stack)
+    assert await bill.check(at_most=CROWD) >= ALL_SLOTS
+    assert (await api.ask(WHOLE, script(pieces=["x"]))).text == "x"
+
+
+async def test_b028_in_prefill(api: Api, quiet_logs: list[int]) -> None:
+    await workers_are(api, *ALL)
+    await at_rest(api.stack)
+    bill = await new_bill(api.stack)
+    quiet_logs.append(CROWD)
+    async with crowd(api, ttft_ms=60_000) as connections:
+        await eventually(
+            lambda: busy(api.stack).get("prefill-0 vllm:num_requests_running") == SLOTS, "the prefill worker is full"
+        )
+        all_leave(connections)
+        await at_rest(api.stack)
+    await bill.check(at_most=CROWD)
+    assert (await api.ask(WHOLE, script(pieces=["x"]))).text == "x"
+
+
+async def test_b028_b083_at_random(api: Api, otlp: OtlpReceiver, quiet_logs: list[int]) -> None:
+    """Hundreds leave within a random part of a second, while others are served: all is released, billed and traced."""
+    await workers_are(api, *ALL)
+    await at_rest(api.stack)
+    bill, census = await new_bill(api.stack), SpanCensus(api.stack, otlp)
+    tries, whole = 360, 40
+    quiet_logs.append(tries)
+    dice = random.Random(28)
+
+    async def abandon(number: int, delay_s: float, ttft_ms: int, headers_too: bool) -> None:
+        async with gate, connected(api.stack) as connection:
+            body = api.body(STREAM, prompt(number, ttft_ms=ttft_ms, itl_ms=5), n=1 + number % 2, max_tokens=2000)
+            sent = request_bytes(api.stack, body)
+            if headers_too:
+                sent = sent.replace(b"\r\n\r\n", b"\r\nx-tokenpath-mode: aggregated\r\n\r\n", 1)
+            await connection.send(sent)
+            await asyncio.sleep(delay_s)
+            leave(connection, politely=number % 3 == 0)
+
+    async def stay(number: int) -> None:
+        async with gate:
+            answer = await api.ask(STREAM, f"{number} " + script(pieces=["x"], repeat=number, itl_ms=1))
+            assert answer.text == "x" * number
+
+    gate = asyncio.Semaphore(CROWD)
+    visits = [
+        abandon(number, dice.uniform(0, 0.4) ** 2 * 2, dice.choice([0, 0, 30, 500]), dice.random() < 0.3)
+        for number in range(tries)
+    ]
+    visits += [stay(number) for number in range(1, whole + 1)]
+    dice.shuffle(visits)
+    await asyncio.gather(*visits)
+    await at_rest(api.stack, 4.0)
+    assert await bill.check(at_most=tries + whole) > whole
+    assert (await api.ask(WHOLE, script(pieces=["x"]))).text == "x"
+    await census.check()

@@ -74,7 +74,7 @@ class FakeWorker(vllm_engine_pb2_grpc.VllmEngineServicer, worker_pb2_grpc.Worker
         """An engine step that ended with this load."""
         self.load = load
         report = worker_pb2.StepReports(
-            generation=self.record.generation, steps=[worker_pb2.StepReport(step=1, load=load)]
+            generation=self.record.generation, steps=[worker_pb2.StepReport(step=1, load=load)], load=load
         )
         for queue in self._step_queues:
             queue.put_nowait(report)
@@ -111,6 +111,7 @@ class FakeWorker(vllm_engine_pb2_grpc.VllmEngineServicer, worker_pb2_grpc.Worker
         queue: asyncio.Queue[worker_pb2.StepReports] = asyncio.Queue()
         self._step_queues.append(queue)
         try:
+            yield worker_pb2.StepReports(generation=self.record.generation, load=self.load)
             while True:
                 yield await queue.get()
         finally:

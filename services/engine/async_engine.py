@@ -183,7 +183,6 @@ class AsyncEngine:
         while self._outbox:
             outcome = self._outbox.popleft()
             self._alive_at = time.monotonic()
-            self.load = outcome.load
             for sequence_id, page in outcome.pages:
                 if (owner := self._owners.get(sequence_id)) and owner[0].request.on_page:
                     owner[0].request.on_page(page)
@@ -191,8 +190,9 @@ class AsyncEngine:
                 self._emit(emission)
             self.events.publish(outcome.changes, outcome.load)
             self._stats.record(outcome)
-            if outcome.step is not None:
+            if outcome.step is not None or outcome.load != self.load:
                 self.steps.publish(StepRecord(outcome.step, outcome.load))
+            self.load = outcome.load
 
     def _emit(self, emission: Emission) -> None:
         ended = emission.timing is not None or emission.failure is not None

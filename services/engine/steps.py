@@ -1,4 +1,4 @@
-"""The feed of engine steps for whoever watches the worker."""
+"""The feed of engine steps, and of the load they leave, for whoever watches the worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_BEHIND = 4096
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    step: Step
+    step: Step | None
+    """None: the load changed without one, because sequences were aborted."""
     load: Load
     """After the step."""
 

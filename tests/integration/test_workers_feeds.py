@@ -131,6 +131,20 @@ async def test_every_step_is_told(worker: WorkerClient) -> None:
     assert steps[-1].load.kv_blocks_total == 6
 
 
+async def test_a_load_that_falls_without_a_step_is_told(worker: WorkerClient) -> None:
+    """An aborted sequence makes no step; who watches must not take its worker for busy until the next one."""
+    call = worker.worker.WatchSteps(worker_pb2.WatchStepsRequest())
+    loads = [(await asyncio.wait_for(call.read(), 5)).load]
+    assert loads[0].kv_blocks_total == 6
+    busy = worker.engine.Generate(request("R", script("x", hang_after=0)))
+    while loads[-1].running == 0:
+        loads.append((await asyncio.wait_for(call.read(), 5)).load)
+    busy.cancel()
+    while loads[-1].running or loads[-1].kv_blocks_used:
+        loads.append((await asyncio.wait_for(call.read(), 5)).load)
+    call.cancel()
+
+
 async def test_open_feeds_do_not_hold_up_a_shutdown() -> None:
     async with decode_worker(drain_s=30) as worker:
         streams = [

@@ -12,7 +12,7 @@ from smg_grpc_proto.generated import common_pb2, vllm_engine_pb2
 
 from services.engine.kv_changes import KvChange, PageRemoved, PageStored
 from services.engine.kv_events import KvBatch
-from services.engine.outcome import Load
+from services.engine.outcome import Load, Step
 from services.engine.runner import Sampled
 from services.engine.sampling_params import SamplingParams
 from services.engine.sequence import EngineRequest
@@ -249,13 +249,19 @@ def load_state(load: Load) -> worker_pb2.LoadState:
     )
 
 
-def step_report(record: StepRecord) -> worker_pb2.StepReport:
+def step_reports(generation: str, records: Sequence[StepRecord], load: Load) -> worker_pb2.StepReports:
+    """What happened since the last message; `load` is the present one."""
+    steps = [_step_report(record.step, record.load) for record in records if record.step is not None]
+    return worker_pb2.StepReports(generation=generation, steps=steps, load=load_state(load))
+
+
+def _step_report(step: Step, load: Load) -> worker_pb2.StepReport:
     return worker_pb2.StepReport(
-        step=record.step.number,
-        duration_ns=record.step.duration_ns,
-        prefill_tokens=record.step.prefill_tokens,
-        decode_tokens=record.step.decode_tokens,
-        load=load_state(record.load),
+        step=step.number,
+        duration_ns=step.duration_ns,
+        prefill_tokens=step.prefill_tokens,
+        decode_tokens=step.decode_tokens,
+        load=load_state(load),
     )
 
 

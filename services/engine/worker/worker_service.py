@@ -30,10 +30,9 @@ class WorkerService(worker_pb2_grpc.WorkerServicer):
     async def WatchSteps(
         self, request: worker_pb2.WatchStepsRequest, context: Context
     ) -> AsyncIterator[worker_pb2.StepReports]:
-        """Steps from now on; a watcher that is too slow loses the oldest and sees that by their numbers."""
-        with self._parts.engine.steps.watch() as watcher:
-            await context.send_initial_metadata(())  # the caller may rely on every later step from here on
+        """The load now, then steps; a watcher that is too slow loses the oldest and sees that by their numbers."""
+        engine, generation = self._parts.engine, self._parts.record.generation
+        with engine.steps.watch() as watcher:
+            yield mapping.step_reports(generation, (), engine.load)
             while records := await watcher.next():
-                yield worker_pb2.StepReports(
-                    generation=self._parts.record.generation, steps=[mapping.step_report(record) for record in records]
-                )
+                yield mapping.step_reports(generation, records, records[-1].load)

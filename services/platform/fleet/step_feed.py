@@ -1,4 +1,4 @@
-"""Every worker's load, as it reports it after each engine step."""
+"""Every worker's load, as it reports it after each change."""
 
 from __future__ import annotations
 
@@ -15,15 +15,12 @@ from services.platform.fleet.watcher import FleetWatcher
 from services.platform.tasks import TaskOwner
 from tokenpath.v1 import worker_pb2, worker_pb2_grpc
 
-_DESCRIBE_LIMIT_S = 2.0
-
 
 class StepFeed:
     """Follows `Worker/WatchSteps` of every worker of a fleet.
 
-    `on_load(worker, load)` after each message (with the newest step's load, and once on connecting, for an idle
-    worker makes no steps); `on_lost(worker)` when the stream broke: the load is unknown until the next `on_load`;
-    `on_gone(worker)` when this life has left the fleet.
+    `on_load(worker, load)` with the present load, at once on connecting and after each change; `on_lost(worker)` when
+    the stream broke: the load is unknown until the next `on_load`; `on_gone(worker)` when this life has left the fleet.
     """
 
     def __init__(
@@ -55,13 +52,10 @@ class StepFeed:
         stub = worker_pb2_grpc.WorkerStub(self._channels.get(worker.address))
 
         async def connect() -> grpc.aio.UnaryStreamCall[Any, worker_pb2.StepReports]:
-            described = await stub.Describe(worker_pb2.DescribeRequest(), timeout=_DESCRIBE_LIMIT_S)
-            self._on_load(worker, described.load)
             return stub.WatchSteps(worker_pb2.WatchStepsRequest())
 
         def stepped(reports: worker_pb2.StepReports) -> None:
-            if reports.steps:
-                self._on_load(worker, reports.steps[-1].load)
+            self._on_load(worker, reports.load)
 
         def lost(reason: str) -> None:
             self._lost.labels(worker.worker_id, reason).inc()

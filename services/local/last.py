@@ -7,7 +7,7 @@ from services.local.folder import StackFolder
 
 
 def resolve(identity: str, folder: StackFolder) -> str:
-    """A request id: the given one, without an answer's `chatcmpl-`, or that of the last question."""
+    """A request id: the given one, or that of the last question. Raises StackError when none was asked."""
     if identity == "last":
         try:
             return folder.last_request.read_text().strip()

@@ -1,15 +1,16 @@
 """Redis clients that neither wait without bound nor mix up replies when a caller is cancelled."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from typing import Any
 
 from redis.asyncio import ConnectionPool, Redis
-from redis.asyncio.connection import AbstractConnection
+from redis.asyncio.connection import AbstractConnection, Connection
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import ConnectionError as RedisConnectionError
+from redis.exceptions import TimeoutError as RedisTimeoutError
 
 HEALTH_CHECK_S = 30
 # As much as asyncio's StreamReader holds by default. redis-py's own 32 KiB makes megabyte replies three
@@ -60,6 +61,34 @@ class BoundedPool(ConnectionPool):
         self._free.release()
 
 
+class _Connection(Connection):
+    """Sends without asyncio.wait_for: until Python 3.12 that loses a cancel which comes as the sending ends."""
+
+    async def send_packed_command(self, command: bytes | str | Iterable[bytes], check_health: bool = True) -> None:
+        if not self.is_connected:
+            await self.connect_check_health(check_health=False)
+        if check_health:
+            await self.check_health()  # type: ignore[no-untyped-call]
+        chunks = (
+            [command.encode()] if isinstance(command, str) else [command] if isinstance(command, bytes) else command
+        )
+        writer = self._writer
+        if writer is None:
+            raise RedisConnectionError("the connection was closed before it was used")
+        try:
+            async with asyncio.timeout(self.socket_timeout):
+                writer.writelines(chunks)
+                await writer.drain()
+        except BaseException as error:
+            # A command that was sent in part leaves the connection unusable.
+            await self.disconnect(nowait=True)
+            if isinstance(error, TimeoutError):
+                raise RedisTimeoutError("Redis does not take what is sent to it") from None
+            if isinstance(error, OSError):
+                raise RedisConnectionError(f"sending to Redis failed: {error}") from error
+            raise
+
+
 def connect(url: str, *, max_connections: int = 32, timeout_s: float = 1.0) -> Redis:
     """A client of the Redis at `url` that connects on first use; end it with `await client.aclose()`.
 
@@ -71,6 +100,7 @@ def connect(url: str, *, max_connections: int = 32, timeout_s: float = 1.0) -> R
     pool = BoundedPool.from_url(
         url,
         max_connections=max_connections,
+        connection_class=_Connection,
         wait_s=timeout_s,
         socket_timeout=timeout_s,
         socket_connect_timeout=timeout_s,

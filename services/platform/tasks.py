@@ -31,8 +31,8 @@ class TaskOwner:
     async def close(self) -> None:
         """Cancel every task and wait until it has ended.
 
-        Asks again every half second: until Python 3.12 `asyncio.wait_for`, through which redis-py sends, can lose
-        a cancellation that comes as its work ends.
+        Asks again every half second: a library may lose a cancellation, as `asyncio.wait_for` does until Python 3.12
+        when its work ends just then.
         """
         while tasks := list(self._tasks):
             for task in tasks:

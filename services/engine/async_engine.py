@@ -34,6 +34,10 @@ STOP_S = 30.0
 """A compute thread that doesn't end its step within this long is left behind."""
 
 
+PATIENCE_S = 0.002
+"""How long a finished step waits for the event loop to take the one before; then their tokens travel together."""
+
+
 class AsyncEngine:
     """Runs until `close`. When the compute thread dies, every request fails with INTERNAL and `on_crash` is called."""
 
@@ -63,6 +67,8 @@ class AsyncEngine:
         self.load = self._core.load
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._outbox: deque[Outcome] = deque()
+        self._taken = threading.Event()
+        """Set by the event loop when it has emptied the outbox."""
         self._live: dict[str, Generation] = {}
         self._owners: dict[str, tuple[Generation, int]] = {}
         self._questions: set[asyncio.Future[Any]] = set()
@@ -194,6 +200,8 @@ class AsyncEngine:
                 self.steps.publish(StepRecord(outcome.step, outcome.load))
             self.load = outcome.load
 
+        self._taken.set()
+
     def _emit(self, emission: Emission) -> None:
         ended = emission.timing is not None or emission.failure is not None
         owner = self._owners.pop(emission.sequence_id, None) if ended else self._owners.get(emission.sequence_id)
@@ -210,6 +218,9 @@ class AsyncEngine:
                 if outcome is None:
                     self._sleep()
                     continue
+                if self._outbox:
+                    self._taken.wait(PATIENCE_S)
+                self._taken.clear()
                 self._outbox.append(outcome)
                 if len(self._outbox) == 1:  # else the loop has not taken the last ones yet and will find this one too
                     self._call(self._deliver)

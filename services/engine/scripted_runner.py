@@ -1,6 +1,6 @@
 """A runner without a model: it says what the prompt's script tells it to, when it tells it to.
 
-It keeps KV as a model does, but a token's "KV" is its id and a check value. Before a sequence's first token it reads
+It keeps KV as a model does, but a token's "KV" is its id and a check value. When a sequence begins to speak it reads
 all of it back, so wrong pages make the sequence fail instead of changing its text unseen.
 """
 
@@ -117,7 +117,10 @@ class ScriptedRunner:
         script, position = actor.script, sample.position
         if script.fail_after is not None and position >= script.fail_after:
             return Failure(grpc.StatusCode.INTERNAL, f"the script fails after {script.fail_after} tokens")
-        if not actor.verified and not self._remembers(part, sample):
+        began = (
+            not actor.verified or len(part.token_ids) > 1
+        )  # more than one: a prompt, or all again after a preemption
+        if began and not self._remembers(part, sample):
             return Failure(grpc.StatusCode.INTERNAL, "the KV cache holds other tokens than the sequence")
         actor.verified = True
         actor.due_at = self._due(script, position + 1, now, script.itl_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeVar
@@ -29,6 +30,7 @@ from services.platform.server import Registration, Runtime
 from tokenpath.v1 import worker_pb2_grpc
 
 W = TypeVar("W", bound=WorkerSettings)
+SWITCH_S = 0.0005
 MakeRole = Callable[[WorkerParts], Role]
 
 
@@ -37,6 +39,8 @@ async def open_worker(
     runtime: Runtime[W], role_name: str, make_role: MakeRole
 ) -> AsyncIterator[Sequence[Registration]]:
     """Load the model, start the engine, then join the fleet; all of it ends with the block."""
+    # The compute thread would keep the interpreter for 5 ms at a time, and every first token would wait for that.
+    sys.setswitchinterval(SWITCH_S)
     model = await asyncio.to_thread(load_model, runtime.settings)
     parts = _parts(runtime, role_name, model)
     async with AsyncExitStack() as stack:

@@ -72,7 +72,7 @@ Build = Callable[[Runtime[S]], AbstractAsyncContextManager[Sequence[Registration
 
 
 def run_service(name: str, settings_cls: type[S], build: Build[S]) -> None:
-    """Run a service until SIGTERM or SIGINT: settings, telemetry, servers, drain. Exits 2 on bad settings."""
+    """Run a service until SIGTERM or SIGINT: settings, telemetry, servers, drain. Exits 1 on bad settings."""
     logs.configure(name)
     try:
         settings = load_settings(settings_cls)

@@ -19,8 +19,8 @@ HELP = "ask the model; the answer appears as its tokens arrive"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("question")
     parser.add_argument("--system", help="system message")
-    parser.add_argument("--max-tokens", type=int)
-    parser.add_argument("--temperature", type=float)
+    parser.add_argument("--max-tokens", type=int, default=256, help="default: 256")
+    parser.add_argument("--temperature", type=float, default=0.0, help="default: 0, the likeliest answer")
     parser.add_argument("--mode", choices=("disaggregated", "aggregated"), help="for this request only")
     parser.add_argument("--raw", action="store_true", help="print the chunks as JSON, one a line")
 

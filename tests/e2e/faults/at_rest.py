@@ -23,7 +23,7 @@ _BUSY = {
     "prefill-": ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
     "decode-": ("vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"),
 }
-RELEASED_S = 2.0
+RELEASED_S = 5.0  # a fraction of a second on a free machine; a leak is for ever
 
 
 def busy(stack: RunningStack) -> Mapping[str, float]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from tests.e2e.faults.fleet import ALL, STREAM, WHOLE, workers_are
 from tests.e2e.faults.raw_http import Connection, connected, request_bytes
 from tests.e2e.faults.span_census import SpanCensus
 from tests.e2e.ledger import LEDGER
-from tests.e2e.metrics import metric
+from tests.e2e.metrics import metric, samples
 from tests.e2e.otlp_receiver import OtlpReceiver
 from tests.eventually import eventually
 from tests.stack import RunningStack
@@ -57,35 +56,41 @@ def all_leave(connections: list[Connection]) -> None:
         leave(connection, politely=number % 2 == 0)
 
 
-def admitted(stack: RunningStack) -> int:
-    return int(metric(stack, "scheduler", "tokenpath_scheduler_admitted_total"))
-
-
-async def rows_by_request(stack: RunningStack) -> Counter[str]:
-    async with redis.asyncio.from_url(stack.state_url, decode_responses=True) as client:
-        return Counter(fields["request_id"] for _, fields in await client.xrange(LEDGER))
-
-
-@dataclass
+@dataclass(frozen=True)
 class Bill:
-    """Rows and slots since it was made."""
+    """What the ledger charges, and what the gateway knows of: (rows, prompt tokens, completion tokens) each."""
 
     stack: RunningStack
-    rows: int
-    slots: int
+    before: tuple[int, int, int]
+    counted_before: tuple[int, int, int]
+
+    @staticmethod
+    async def now(stack: RunningStack) -> Bill:
+        return Bill(stack, await _charged(stack), _counted(stack))
 
     async def check(self, at_most: int) -> int:
-        """Every request that got a slot has one row, nobody has two. Returns how many there were."""
-        rows = await rows_by_request(self.stack)
-        assert set(rows.values()) <= {1}
-        new = rows.total() - self.rows
-        assert new == admitted(self.stack) - self.slots
-        assert new <= at_most
-        return new
+        """Every request that got a slot has one row with its tokens, nobody has two. Returns how many there were."""
+        rows, prompt, completion = (
+            now - before for now, before in zip(await _charged(self.stack), self.before, strict=True)
+        )
+        slots, *tokens = (now - before for now, before in zip(_counted(self.stack), self.counted_before, strict=True))
+        assert [prompt, completion] == tokens
+        assert rows <= slots  # a slot may be granted to someone who has just left
+        assert rows <= at_most
+        return rows
 
 
-async def new_bill(stack: RunningStack) -> Bill:
-    return Bill(stack, (await rows_by_request(stack)).total(), admitted(stack))
+async def _charged(stack: RunningStack) -> tuple[int, int, int]:
+    async with redis.asyncio.from_url(stack.state_url, decode_responses=True) as client:
+        rows = [fields for _, fields in await client.xrange(LEDGER)]
+    assert len({row["request_id"] for row in rows}) == len(rows)
+    return len(rows), sum(int(row["prompt_tokens"]) for row in rows), sum(int(row["completion_tokens"]) for row in rows)
+
+
+def _counted(stack: RunningStack) -> tuple[int, int, int]:
+    values = samples(stack.metrics_url("gateway"))
+    tokens = [int(values.get(f'tokenpath_gateway_tokens_total{{type="{kind}"}}', 0)) for kind in ("input", "output")]
+    return int(metric(stack, "scheduler", "tokenpath_scheduler_admitted_total")), tokens[0], tokens[1]
 
 
 @pytest.fixture
@@ -103,7 +108,7 @@ async def test_b028_in_the_queue_and_in_decode(api: Api, quiet_logs: list[int]) 
     """As many decode as there are slots, as many wait; all leave."""
     await workers_are(api, *ALL)
     await at_rest(api.stack)
-    bill = await new_bill(api.stack)
+    bill = await Bill.now(api.stack)
     quiet_logs.append(CROWD)
     async with crowd(api, itl_ms=40) as connections:
         await eventually(
@@ -123,7 +128,7 @@ async def test_b028_in_the_queue_and_in_decode(api: Api, quiet_logs: list[int]) 
 async def test_b028_in_prefill(api: Api, quiet_logs: list[int]) -> None:
     await workers_are(api, *ALL)
     await at_rest(api.stack)
-    bill = await new_bill(api.stack)
+    bill = await Bill.now(api.stack)
     quiet_logs.append(CROWD)
     async with crowd(api, ttft_ms=60_000) as connections:
         await eventually(
@@ -139,7 +144,7 @@ async def test_b028_b083_at_random(api: Api, otlp: OtlpReceiver, quiet_logs: lis
     """Hundreds leave within a random part of a second, while others are served: all is released, billed and traced."""
     await workers_are(api, *ALL)
     await at_rest(api.stack)
-    bill, census = await new_bill(api.stack), SpanCensus(api.stack, otlp)
+    bill, census = await Bill.now(api.stack), SpanCensus(api.stack, otlp)
     tries, whole = 360, 40
     quiet_logs.append(tries)
     dice = random.Random(28)
@@ -167,7 +172,7 @@ async def test_b028_b083_at_random(api: Api, otlp: OtlpReceiver, quiet_logs: lis
     visits += [stay(number) for number in range(1, whole + 1)]
     dice.shuffle(visits)
     await asyncio.gather(*visits)
-    await at_rest(api.stack, 4.0)
+    await at_rest(api.stack)
     assert await bill.check(at_most=tries + whole) > whole
     assert (await api.ask(WHOLE, script(pieces=["x"]))).text == "x"
     await census.check()

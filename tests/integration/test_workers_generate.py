@@ -223,11 +223,17 @@ async def test_abort_ends_one_choice_or_all(worker: WorkerClient) -> None:
     await until_empty(worker)
 
 
-async def test_the_callers_deadline_ends_the_work(worker: WorkerClient) -> None:
-    with pytest.raises(Failure) as caught:
-        await worker.generate(request("R", script("x", hang_after=0)), timeout_s=0.2)
-    assert caught.value.status is grpc.StatusCode.DEADLINE_EXCEEDED
+async def test_the_callers_deadline_ends_the_work(worker: WorkerClient, caplog: pytest.LogCaptureFixture) -> None:
+    async def expires(number: int) -> grpc.StatusCode:
+        wanted = request(f"R{number}", script("x" * 500, itl_ms=1 + number % 3))
+        with pytest.raises(Failure) as caught:
+            await worker.generate(wanted, timeout_s=0.05 + number / 500)
+        return caught.value.status
+
+    statuses = await asyncio.gather(*(expires(number) for number in range(40)))
+    assert set(statuses) == {grpc.StatusCode.DEADLINE_EXCEEDED}
     await until_empty(worker)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_a_failing_script_is_internal_and_keeps_what_came_before(worker: WorkerClient) -> None:

@@ -52,30 +52,20 @@ class EngineService(vllm_engine_pb2_grpc.VllmEngineServicer):
         stage.set("tokenpath.attempt", caller.attempt)
         with stage:
             try:
-                await self._generate(request, caller, context, stages)
+                if remaining_s(context) == 0.0:
+                    raise _deadline_passed()
+                call = mapping.generate_call(request, caller, self._parts.model.vocab_size, self._parts.tokenise)
+                await self._role.generate(call, stages, Sender(call, context).send)
+            except asyncio.CancelledError:
+                # gRPC cancels this task when the caller leaves and when the deadline passes. A timer of our own would
+                # race with it, and stop a write halfway.
+                if remaining_s(context) == 0.0:
+                    stage.end(_deadline_passed())
+                raise
             except Exception as error:
                 stage.end(error)
                 await abort_with(context, _failure_of(error), stages_trailer(stages.reports))
         context.set_trailing_metadata(stages_trailer(stages.reports))
-
-    async def _generate(
-        self,
-        request: vllm_engine_pb2.GenerateRequest,
-        caller: RequestContext,
-        context: Context,
-        stages: CallStages,
-    ) -> None:
-        left = remaining_s(context)
-        try:
-            async with asyncio.timeout(left):
-                if left == 0.0:
-                    raise TimeoutError
-                call = mapping.generate_call(request, caller, self._parts.model.vocab_size, self._parts.tokenise)
-                await self._role.generate(call, stages, Sender(call, context).send)
-        except TimeoutError:
-            raise Failure(
-                grpc.StatusCode.DEADLINE_EXCEEDED, "the request's deadline passed while it was computed", code="timeout"
-            ) from None
 
     async def Abort(self, request: vllm_engine_pb2.AbortRequest, context: Context) -> vllm_engine_pb2.AbortResponse:
         """Requests ("R") or single choices ("R/2"); they end with finish_reason "abort"."""
@@ -199,6 +189,10 @@ class Sender:
                 await self._context.write(mapping.chunk(update, self._prompt_tokens, len(tokens)))
             if output.finish:
                 await self._context.write(mapping.complete(update, self._prompt_tokens, tokens))
+
+
+def _deadline_passed() -> Failure:
+    return Failure(grpc.StatusCode.DEADLINE_EXCEEDED, "the request's deadline has passed", code="timeout")
 
 
 def _failure_of(error: Exception) -> Failure:

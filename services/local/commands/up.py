@@ -8,6 +8,7 @@ import os
 
 from services.local.config import StackConfig
 from services.local.folder import StackFolder
+from services.local.gateway_client import Question, client_of
 from services.local.ports import LOOPBACK
 from services.local.records import ProcessRecord, StackRecord
 from services.local.terminal import Progress
@@ -23,15 +24,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(_: argparse.Namespace) -> int:
-    progress = Progress()
-    record, started = bring_up(StackFolder.from_env(os.environ), StackConfig.from_env(os.environ), os.environ, progress)
+    folder, progress = StackFolder.from_env(os.environ), Progress()
+    record, started = bring_up(folder, StackConfig.from_env(os.environ), os.environ, progress)
     progress("the stack is ready" if started else "the stack of this folder runs already")
-    print(welcome(record))
+    with client_of(folder) as gateway:
+        print(welcome(record, gateway.model()))
     return 0
 
 
-def welcome(record: StackRecord) -> str:
-    """Every address, the key, and what to do next."""
+def welcome(record: StackRecord, model: str) -> str:
+    """Every address, the key, and what to do next. `model` as the gateway serves it."""
     urls, key = record.urls, record.api_key
     addresses = {
         "Gateway (OpenAI API)": f"{urls['gateway']}/v1",
@@ -42,13 +44,13 @@ def welcome(record: StackRecord) -> str:
         "Redis, KV pages": urls["kv"],
         **{process.name: _service_addresses(process) for process in record.processes if "metrics" in process.ports},
     }
-    body = {"model": record.config["model"], "stream": True, "messages": [{"role": "user", "content": "Hello!"}]}
+    question = Question("What is the capital of France?", temperature=0.0)
     lines = [
         *(f"  {name:<22} {address}" for name, address in addresses.items()),
         "",
         f"  curl -N {urls['gateway']}/v1/chat/completions \\",
         f"    -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\",
-        f"    -d '{json.dumps(body)}'",
+        f"    -d '{json.dumps(question.body(model))}'",
         "",
         f'  {TOKENPATH} ask "What is the capital of France?"   the answer, as it comes',
         f"  {TOKENPATH} journey last                           where every millisecond of it went",

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 
 PIECE = " the"  # one token of the default model's vocabulary
-WORDS = 60  # of the prompt, so that it spans several KV pages
+WORDS = 12  # of the prompt, which makes about 128 tokens with the chat template and the script
 
 
 @dataclass(frozen=True)

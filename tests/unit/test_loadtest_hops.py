@@ -8,6 +8,7 @@ import json
 import pytest
 
 from loadtest.hops.connection import StreamConnection, StreamFailed
+from loadtest.hops.figures import Figures
 from loadtest.hops.job import Job, Result, Sample
 from loadtest.hops.machine import machine
 from loadtest.hops.phases import Throughput, TokenCost, TtftCost, _gaps_ms
@@ -85,15 +86,21 @@ def test_every_prompt_differs_early_and_carries_its_script():
     assert json.loads(rows[0].rpartition("SCRIPT:")[2]) == {"pieces": [" the"], "repeat": 5, "ttft_ms": 0, "itl_ms": 20}
 
 
-def test_the_table_names_aims_and_ratios():
-    shown = table(
+def test_the_table_and_the_json_tell_the_same():
+    services = {"gateway": 80.0, "decode-0": 40.0}
+    figures = Figures(
+        "disaggregated",
         machine(),
         HopCost(0.5, 0.9, 40_000, 40),
-        TtftCost(10.0, 5.0, 9.0, 300, {"auth": 0.5}),
+        TtftCost(0.0, 5.0, 9.0, 300, {"auth": 0.5}),
+        TtftCost(10.0, 7.0, 11.0, 300, {"auth": 0.5}),
         [TokenCost(1, 0.3, 0.9, 2.0), TokenCost(32, 1.0, 4.0, 3.0)],
-        Throughput(8000, [8000.0], 120, {"gateway": 80, "decode-0": 40}, {"load": 3}, 1.0),
+        Throughput(None, 8000, [8000.0], 60, services, {"load": 3}, 1.0, 0.2),
+        Throughput(6400, 6390, [6390.0], 120, services, {"load": 3}, 1.0, 1.0),
     )
-    assert "<= 6 ms" in shown
-    assert "10.0 x 0.50 ms" in shown
-    assert "5.0 x fewer than 40000/s" in shown
-    assert "3.0 x 40.0 us" in shown
+    shown = table(figures)
+    assert "10.0 plain gRPC calls of 0.50 ms, aim 6 ms" in shown
+    assert "engine makes 6400 tokens/s" in shown
+    kept = json.loads(figures.to_json())
+    assert (kept["ttft_added_ms_p50"], kept["ttft_added_ms_p99"]) == (5.0, 9.0)
+    assert (kept["streamed_tokens_per_s"], kept["cpu_us_per_token"]) == (8000, 120)

@@ -19,7 +19,8 @@ def table(figures: Figures) -> str:
 
 def _lines(figures: Figures) -> Iterator[str]:
     machine, hop = figures.machine, figures.reference
-    yield f"{figures.mode}; {machine.cores} cores of {machine.cpu}, load average {machine.load_average_before:.2f} before"
+    busy = f"load average {machine.load_average_before:.2f} before"
+    yield f"{figures.mode}; {machine.cores} cores of {machine.cpu}, {busy}"
     yield ""
     yield f"{'added by all services together':<{NAME}}{'p50':>10}{'p99':>10}"
     yield _ttft("first token, 1 client", figures.ttft, hop) + f", aim {AIM_TTFT_MS:g} ms"

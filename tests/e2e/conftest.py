@@ -46,17 +46,18 @@ def model_stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningSta
 @pytest.fixture
 async def api(scripted_stack: RunningStack) -> AsyncIterator[Api]:
     """A client of the scripted stack."""
-    async with _client(scripted_stack) as client:
+    async with client_of(scripted_stack) as client:
         yield Api(scripted_stack, client, MODEL)
 
 
 @pytest.fixture
 async def model_api(model_stack: RunningStack) -> AsyncIterator[Api]:
     """A client of the stack with the real model."""
-    async with _client(model_stack) as client:
+    async with client_of(model_stack) as client:
         yield Api(model_stack, client, MODEL)
 
 
-def _client(stack: RunningStack) -> httpx.AsyncClient:
+def client_of(stack: RunningStack) -> httpx.AsyncClient:
+    """For the API of any stack."""
     # Loading certificates, which plain HTTP has no use for, would cost more than the tests themselves.
     return httpx.AsyncClient(base_url=stack.gateway_url, headers=stack.headers, timeout=30, verify=False)

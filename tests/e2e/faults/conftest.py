@@ -16,6 +16,7 @@ from tests.e2e.otlp_receiver import OtlpReceiver
 from tests.stack import RunningStack, running_stack
 
 SLOTS = 8  # sequences that one decode worker runs
+DRAIN_S = 3
 
 
 @pytest.fixture(scope="package")
@@ -24,6 +25,9 @@ def stack(otlp: OtlpReceiver, tmp_path_factory: pytest.TempPathFactory) -> Itera
     env = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": otlp.endpoint,
         "OTEL_BSP_SCHEDULE_DELAY": "50",
+        "TOKENPATH_GATEWAY_JOURNEYS": "20",  # so that memory which grows with every request is a leak
+        "TOKENPATH_GATEWAY_DRAIN_S": str(DRAIN_S),
+        "TOKENPATH_DECODE_DRAIN_S": str(DRAIN_S),
         "TOKENPATH_DECODE_MAX_NUM_SEQS": str(SLOTS),
         "TOKENPATH_PREFILL_MAX_NUM_SEQS": str(SLOTS),
     }

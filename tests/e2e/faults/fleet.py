@@ -26,7 +26,7 @@ async def workers_are(api: Api, *wanted: str) -> None:
     stack = api.stack
     workers = [process for process in stack.record.processes if process.name.startswith(("prefill-", "decode-"))]
     alive = {worker.name for worker in workers if worker.alive}
-    await asyncio.gather(*(asyncio.to_thread(stack.stop, name) for name in alive - set(wanted)))
+    await asyncio.to_thread(stack.stop, *(alive - set(wanted)))
     if missing := sorted(set(wanted) - alive):
         await asyncio.to_thread(stack.start, *missing)
     give_up = time.monotonic() + _NOTICED_S

@@ -71,8 +71,7 @@ async def test_b033_the_pages_expired_before_decode_came(api: Api) -> None:
     await asyncio.to_thread(api.stack.restart, "prefill-0")
 
 
-@pytest.mark.parametrize("budget", [12_000, 40_000])
-async def test_b034_prefill_is_killed_while_it_writes(api: Api, budget: int) -> None:
+async def test_b034_prefill_is_killed_while_it_writes(api: Api) -> None:
     """Some pages are in the store, one perhaps in half: decode computes the prompt, and what was written expires."""
     await workers_are(api, "prefill-0", "decode-0")
     async with byte_valve(api.stack.process("redis-kv").ports["redis"]) as valve:
@@ -82,7 +81,7 @@ async def test_b034_prefill_is_killed_while_it_writes(api: Api, budget: int) -> 
         await workers_are(api, "prefill-0", "decode-0")
         prompt, before = fresh_prompt(900), fallbacks(api.stack)
         stored = len(await page_lives(api))
-        valve.budget = budget
+        valve.budget = 40_000  # less than the pages have, more than it takes to ask which are there already
         asked = asyncio.create_task(api.ask(STREAM, prompt, max_tokens=20))
         await asyncio.wait_for(valve.held.wait(), 10)
         api.stack.kill("prefill-0")
@@ -92,8 +91,7 @@ async def test_b034_prefill_is_killed_while_it_writes(api: Api, budget: int) -> 
     assert fallbacks(api.stack) == before + 1
     lives = await page_lives(api)
     assert all(0 < left <= 60_000 for left in lives.values())
-    if budget > 30_000:
-        assert len(lives) > stored, "it was to be killed while it wrote"
+    assert len(lives) > stored, "it was to be killed while it wrote"
     await at_rest(api.stack)
 
 

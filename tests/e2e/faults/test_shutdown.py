@@ -7,9 +7,9 @@ import asyncio
 import httpx
 import pytest
 
-from services.local.plan import DRAIN_S
 from tests.e2e.api import Api, script
 from tests.e2e.faults.at_rest import at_rest
+from tests.e2e.faults.conftest import DRAIN_S
 from tests.e2e.faults.ending import terminated
 from tests.e2e.faults.fleet import ALL, STREAM, serves_again, workers_are
 from tests.e2e.ledger import settled_row
@@ -17,6 +17,7 @@ from tests.e2e.metrics import metric
 from tests.eventually import eventually
 
 SLACK_S = 5.0
+TOKENS = 60  # 1.2 s of streaming
 SERVICES = ("auth", "router", "scheduler", *ALL, "detokenizer", "gateway")
 
 
@@ -37,12 +38,12 @@ async def streaming(api: Api, tokens: int) -> asyncio.Task[None]:
 async def test_everything_behind_the_gateway_drains(api: Api) -> None:
     """All at once, but for auth, which is needed to settle the stream."""
     await workers_are(api, *ALL)
-    stream = await streaming(api, 100)
+    stream = await streaming(api, TOKENS)
     names = [name for name in SERVICES if name not in ("gateway", "auth")]
     endings = await terminated(api.stack, *names)
     await stream
     assert {ending.name: ending.exit_status for ending in endings} == dict.fromkeys(names, 0)
-    assert max(ending.seconds for ending in endings) < 100 * 0.02 + SLACK_S
+    assert max(ending.seconds for ending in endings) < DRAIN_S + SLACK_S
     assert [ending.exit_status for ending in await terminated(api.stack, "auth")] == [0]
     await asyncio.to_thread(api.stack.start, "auth", *names)
     await serves_again(api, 5.0)
@@ -52,7 +53,7 @@ async def test_everything_behind_the_gateway_drains(api: Api) -> None:
 async def test_the_gateway_drains(api: Api) -> None:
     """A running stream ends; who comes now is not served any more; the bill is written."""
     await workers_are(api, *ALL)
-    stream = await streaming(api, 100)
+    stream = await streaming(api, TOKENS)
     ending = asyncio.create_task(terminated(api.stack, "gateway"))
     while not await turned_away(api):
         assert not stream.done(), "the gateway took newcomers to the end"
@@ -60,7 +61,7 @@ async def test_the_gateway_drains(api: Api) -> None:
     await stream
     [end] = await ending
     assert end.exit_status == 0
-    assert end.seconds < 100 * 0.02 + SLACK_S
+    assert end.seconds < DRAIN_S + SLACK_S
     await asyncio.to_thread(api.stack.start, "gateway")
     await serves_again(api, 5.0)
 

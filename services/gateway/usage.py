@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tokenpath.v1.common_pb2 import Usage
 from tokenpath.v1.detokenizer_pb2 import StreamResponse
@@ -15,6 +15,7 @@ class PromptUsage:
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0
+    finish_reasons: dict[int, str] = field(default_factory=dict)  # of the choices that have ended
 
     def admitted(self, prompt_tokens: int) -> None:
         """Work on the prompt begins."""
@@ -26,7 +27,10 @@ class PromptUsage:
             self.completion_tokens = message.end.usage.completion_tokens
             self.cached_tokens = min(message.end.usage.cached_tokens, self.prompt_tokens)
         else:
-            self.completion_tokens += sum(delta.tokens for delta in message.deltas)
+            for delta in message.deltas:
+                self.completion_tokens += delta.tokens
+                if delta.finish_reason:
+                    self.finish_reasons[delta.index] = delta.finish_reason
 
 
 def total(parts: list[PromptUsage]) -> Usage:

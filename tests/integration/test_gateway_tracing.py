@@ -80,6 +80,7 @@ async def test_b086_one_tree_with_a_span_for_every_stage(traced: Traced) -> None
         "gen_ai.request.max_tokens": 9,
         "gen_ai.request.seed": 3,
         "gen_ai.usage.output_tokens": 4,
+        "gen_ai.response.finish_reasons": ("stop",),
         "http.response.status_code": 200,
     }
     assert {key: attributes[key] for key in expected} == expected

@@ -129,6 +129,8 @@ class Exchange:
 
     def _describe_answer(self, usage: Usage) -> None:
         self.root.set("gen_ai.response.model", self._gateway.model)
+        reasons = [reason for job in self.jobs for _, reason in sorted(job.usage.finish_reasons.items())]
+        self.root.set("gen_ai.response.finish_reasons", reasons)
         self.root.set("gen_ai.usage.input_tokens", usage.prompt_tokens)
         self.root.set("gen_ai.usage.output_tokens", usage.completion_tokens)
         self.root.set("gen_ai.usage.cache_read.input_tokens", usage.cached_tokens)

@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
@@ -49,11 +49,15 @@ async def connected(stack: RunningStack) -> AsyncIterator[Connection]:
         writer.close()
 
 
-def request_bytes(stack: RunningStack, body: Json, endpoint: str = "chat") -> bytes:
-    """A whole POST request."""
+def request_bytes(stack: RunningStack, body: Json, headers: Mapping[str, str] | None = None) -> bytes:
+    """A whole POST request to the chat endpoint."""
     content = json.dumps(body).encode()
-    head = (
-        f"POST {PATHS[endpoint]} HTTP/1.1\r\nhost: tokenpath\r\nauthorization: Bearer {stack.api_key}\r\n"
-        f"content-type: application/json\r\ncontent-length: {len(content)}\r\n\r\n"
-    )
-    return head.encode() + content
+    lines = {
+        "host": "tokenpath",
+        "authorization": f"Bearer {stack.api_key}",
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        **(headers or {}),
+    }
+    head = "".join(f"{name}: {value}\r\n" for name, value in lines.items())
+    return f"POST {PATHS['chat']} HTTP/1.1\r\n{head}\r\n".encode() + content

@@ -25,7 +25,7 @@ from tests.stack import RunningStack
 
 ALL_SLOTS = 2 * SLOTS
 CROWD = 2 * ALL_SLOTS
-AGGREGATED = {"x-tokenpath-mode": "aggregated"}
+PATHS = ("disaggregated", "aggregated")
 
 
 def prompt(number: int, **fields: object) -> str:
@@ -149,13 +149,10 @@ async def test_b028_b083_at_random(api: Api, otlp: OtlpReceiver, quiet_logs: lis
     quiet_logs.append(tries)
     dice = random.Random(28)
 
-    async def abandon(number: int, delay_s: float, ttft_ms: int, headers_too: bool) -> None:
+    async def abandon(number: int, delay_s: float, ttft_ms: int, path: str) -> None:
         async with gate, connected(api.stack) as connection:
             body = api.body(STREAM, prompt(number, ttft_ms=ttft_ms, itl_ms=5), n=1 + number % 2, max_tokens=2000)
-            sent = request_bytes(api.stack, body)
-            if headers_too:
-                sent = sent.replace(b"\r\n\r\n", b"\r\nx-tokenpath-mode: aggregated\r\n\r\n", 1)
-            await connection.send(sent)
+            await connection.send(request_bytes(api.stack, body, {"x-tokenpath-mode": path}))
             await asyncio.sleep(delay_s)
             leave(connection, politely=number % 3 == 0)
 
@@ -166,7 +163,7 @@ async def test_b028_b083_at_random(api: Api, otlp: OtlpReceiver, quiet_logs: lis
 
     gate = asyncio.Semaphore(CROWD)
     visits = [
-        abandon(number, dice.uniform(0, 0.4) ** 2 * 2, dice.choice([0, 0, 30, 500]), dice.random() < 0.3)
+        abandon(number, dice.uniform(0, 0.4) ** 2 * 2, dice.choice([0, 0, 30, 500]), dice.choice(PATHS))
         for number in range(tries)
     ]
     visits += [stay(number) for number in range(1, whole + 1)]

@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from services.platform.limits import MAX_MESSAGE_BYTES
 from services.platform.settings import ServiceSettings, settings_config
 
 
@@ -30,7 +31,12 @@ class GatewaySettings(ServiceSettings):
     )
     settle_wait_s: float = Field(default=1, gt=0, description="how long an answer waits for its ledger row")
     outbox_rows: int = Field(default=10_000, ge=1, description="ledger rows that may wait for auth to come back")
-    max_body_bytes: int = Field(default=32 * 1024 * 1024, ge=1024, description="largest request body (413 above)")
+    max_body_bytes: int = Field(
+        default=32 * 1024 * 1024,
+        ge=1024,
+        le=MAX_MESSAGE_BYTES // 2,  # what fits into the gateway must fit through every hop behind it
+        description="largest request body (413 above)",
+    )
     ping_s: float = Field(default=15, gt=0, description="silence after which a stream gets an SSE comment")
     journeys: int = Field(default=1000, ge=1, description="finished requests whose journey is kept")
     fleet_poll_s: float = Field(default=1, gt=0, description="how often the router is asked what the fleet can do")

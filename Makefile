@@ -56,7 +56,7 @@ ask: setup ## ask the running stack: make ask Q="Why is the sky blue?"
 	@$(STACK) ask "$$Q" $(ARGS)
 
 test: setup ## set up and run all tests; ARGS="-k name" chooses some
-	@$(BIN)/python -m pytest -q $(ARGS)
+	@$(BIN)/python -m pytest -q --ignore tests/clients $(ARGS)
 
 test-clients: setup $(CLIENT_STAMPS) ## load tools of others (AIPerf, GuideLLM) against the gateway; installs them under build/
 	@$(BIN)/python -m pytest -q tests/clients $(ARGS)

@@ -61,6 +61,7 @@ class EngineStats:
         self._preempted = 0
         self._looked_up = self._found = 0
         self._generated: deque[tuple[float, int]] = deque()
+        self._generated_sum = 0
         self._started = time.monotonic()
 
     @property
@@ -73,7 +74,7 @@ class EngineStats:
         """Tokens generated a second, over the last RATE_WINDOW_S."""
         now = time.monotonic()
         self._forget_before(now - RATE_WINDOW_S)
-        return sum(tokens for _, tokens in self._generated) / min(RATE_WINDOW_S, max(now - self._started, 1e-3))
+        return self._generated_sum / min(RATE_WINDOW_S, max(now - self._started, 1e-3))
 
     def record(self, outcome: Outcome) -> None:
         self._record_load(outcome.load)
@@ -82,6 +83,7 @@ class EngineStats:
             self._generation_tokens.inc(outcome.step.decode_tokens)
             now = time.monotonic()
             self._generated.append((now, outcome.step.decode_tokens))
+            self._generated_sum += outcome.step.decode_tokens
             self._forget_before(now - RATE_WINDOW_S)
         for prompt_tokens, cached_tokens in outcome.admitted:
             self._queries.inc(prompt_tokens)
@@ -117,4 +119,4 @@ class EngineStats:
 
     def _forget_before(self, instant: float) -> None:
         while self._generated and self._generated[0][0] < instant:
-            self._generated.popleft()
+            self._generated_sum -= self._generated.popleft()[1]

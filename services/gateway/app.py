@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import time
 from collections.abc import AsyncIterator, Sequence
@@ -65,8 +64,6 @@ async def build(runtime: Runtime[GatewaySettings]) -> AsyncIterator[Sequence[Reg
         application(gateway, health), settings.host, settings.http_port, settings.drain_s + _LAST_WORDS_S
     )
     await server.start()
-    gc.collect()
-    gc.freeze()  # what was loaded lives to the end: walking it in a full collection would stop all streams for 50 ms
     log.info("the API is at http://%s/v1", server.address)
     try:
         yield ()

@@ -5,6 +5,7 @@ costs more than sending it.
 """
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +29,8 @@ T = TypeVar("T")
 KEY_PREFIX = b"tp:kv:"
 _DAMAGED = {FaultReason.SHORT, FaultReason.MISMATCH, FaultReason.CORRUPT, FaultReason.WRONG_TOKENS}
 _FIRST_GUESS_BYTES = 256 * 1024
+_SMALL_BYTES = 32 * 1024
+"""A digest of less than this takes no longer than handing it to a thread."""
 
 
 class RedisPageStore:
@@ -89,7 +92,8 @@ class RedisPageStore:
         self._thread.shutdown(wait=False)
 
     async def _write(self, connection: AbstractConnection, batch: Sequence[Page], ttl_ms: bytes) -> int:
-        headers = await self._in_thread(lambda: [self._envelope.header(page) for page in batch])
+        size = sum(len(page.payload) for page in batch)
+        headers = await self._digesting(size, lambda: [self._envelope.header(page) for page in batch])
         chunks: list[Chunk] = []
         for page, header in zip(batch, headers, strict=True):
             chunks += set_command(_key(page.name), header, page.payload, ttl_ms)
@@ -109,7 +113,8 @@ class RedisPageStore:
                 [values] = await _exchange(connection, [command(b"MGET", *(_key(name) for name, _ in batch))], 1)
                 if verifying is not None:
                     results += await verifying
-                verifying = self._in_thread(_opener(self._envelope, batch, values))
+                size = sum(len(value or b"") for value in values)
+                verifying = self._digesting(size, _opener(self._envelope, batch, values))
                 self._page_bytes = max(self._page_bytes, *(len(value or b"") for value in values))
                 done += len(batch)
         finally:
@@ -138,8 +143,14 @@ class RedisPageStore:
         if batch:
             yield batch
 
-    def _in_thread(self, work: Callable[[], T]) -> Awaitable[T]:
-        return asyncio.get_running_loop().run_in_executor(self._thread, work)
+    def _digesting(self, size: int, work: Callable[[], T]) -> Awaitable[T]:
+        """Start `work`, which takes digests of `size` bytes; on a thread where that would hold up the event loop."""
+        loop = asyncio.get_running_loop()
+        if size > _SMALL_BYTES:
+            return loop.run_in_executor(self._thread, work)
+        done: asyncio.Future[T] = loop.create_future()
+        done.set_result(work())
+        return done
 
     @contextmanager
     def _counting_failures(self, operation: str) -> Iterator[None]:
@@ -168,16 +179,20 @@ async def _refresh(connection: AbstractConnection, pages: Sequence[Page], ttl_ms
 
 
 async def _exchange(connection: AbstractConnection, chunks: Sequence[Chunk], replies: int) -> list[Any]:
-    """Sends whole commands and reads their replies. ResponseError: the first refusal, after all were read."""
+    """Sends whole commands and reads their replies. ResponseError: the first refusal, after all were read.
+
+    One time limit for all: redis-py's own, a timer a reply, would cost more than the replies.
+    """
     # Its annotation says bytes only; it hands the chunks to writelines(), which takes views too.
     await connection.send_packed_command(chunks)  # type: ignore[arg-type]
     answers: list[Any] = []
     refusal: ResponseError | None = None
-    for _ in range(replies):
-        try:
-            answers.append(await connection.read_response(disable_decoding=True))
-        except ResponseError as error:
-            refusal = refusal or error
+    async with asyncio.timeout(connection.socket_timeout):
+        for _ in range(replies):
+            try:
+                answers.append(await connection.read_response(disable_decoding=True, timeout=math.inf))
+            except ResponseError as error:
+                refusal = refusal or error
     if refusal is not None:
         raise refusal
     return answers

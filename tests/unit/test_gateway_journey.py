@@ -105,8 +105,8 @@ def test_prompts_of_one_request_are_told_along_the_first_and_the_last() -> None:
 def test_the_store_is_bounded_and_keeps_tenants_apart() -> None:
     store = JourneyStore(2)
     for number in range(3):
-        store.put("acme", {"request_id": f"req_{number}"})
+        store.put("acme", f"req_{number}", lambda number=number: {"number": number})
     assert store.get("acme", "req_0") is None
-    assert store.get("acme", "chatcmpl-req_2") == {"request_id": "req_2"}
+    assert store.get("acme", "chatcmpl-req_2") == {"number": 2}
     assert store.get("globex", "req_2") is None
     assert store.get("", "nope") is None

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from typing import Any
 
 import grpc
@@ -45,7 +46,9 @@ class Handoff:
     """Until then the pages are in the store, unless it had to evict them."""
 
     def to_json(self) -> str:
-        fields = asdict(self) | {"transport": TRANSPORT}
+        # Not asdict(): it copies every value deeply, at ten times the cost of the rest.
+        fields = {field.name: getattr(self, field.name) for field in fields_of(self)}
+        fields["transport"] = TRANSPORT
         fields["first"] = [
             {
                 "index": first.index,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 
 from opentelemetry import trace
 from opentelemetry.trace import SpanKind
@@ -125,7 +126,9 @@ class Exchange:
             route=route,
         )
         if grant is not None:
-            self._gateway.journeys.put(grant.tenant, journey_json(self.recorder, ending))
+            # Put together when somebody asks: the next request shouldn't wait for it.
+            journey = partial(journey_json, self.recorder, ending)
+            self._gateway.journeys.put(grant.tenant, self.arrival.request_id, journey)
 
     def _describe_answer(self, usage: Usage) -> None:
         self.root.set("gen_ai.response.model", self._gateway.model)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
+
+MakeJourney = Callable[[], dict[str, Any]]
 
 _BODY_PREFIXES = ("chatcmpl-", "cmpl-")
 
@@ -13,11 +16,11 @@ class JourneyStore:
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._journeys: OrderedDict[str, tuple[str, dict[str, Any]]] = OrderedDict()
+        self._journeys: OrderedDict[str, tuple[str, MakeJourney]] = OrderedDict()
 
-    def put(self, tenant: str, journey: dict[str, Any]) -> None:
-        """Keep a finished request's journey."""
-        self._journeys[journey["request_id"]] = (tenant, journey)
+    def put(self, tenant: str, request_id: str, journey: MakeJourney) -> None:
+        """Keep a finished request's journey; `journey` is called each time that someone wants to see it."""
+        self._journeys[request_id] = (tenant, journey)
         if len(self._journeys) > self._capacity:
             self._journeys.popitem(last=False)
 
@@ -26,4 +29,4 @@ class JourneyStore:
         for prefix in _BODY_PREFIXES:
             name = name.removeprefix(prefix)
         owner, journey = self._journeys.get(name, ("", None))
-        return journey if owner == tenant else None
+        return journey() if journey is not None and owner == tenant else None

@@ -21,6 +21,9 @@ HEADERS = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\n"
     b"cache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n"
 )
+MODELS = (
+    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 24\r\n\r\n" + b'{"data":[{"id":"stub"}]}'
+)
 REFUSAL = b'{"error":{"message":"full","type":"rate_limit_error","code":"queue_full"}}'
 
 
@@ -41,6 +44,9 @@ async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
     try:
         while True:
             head = await reader.readuntil(b"\r\n\r\n")
+            if head.startswith(b"GET "):
+                writer.write(MODELS)
+                continue
             length = next(int(line[15:]) for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:"))
             body = json.loads(await reader.readexactly(length))
             if not await _respond(writer, Script(**body.get("stub", {}))):

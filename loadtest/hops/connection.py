@@ -40,8 +40,9 @@ class StreamConnection(asyncio.Protocol):
         assert self._transport is not None, "used before it was connected"
         self._rest, self._id, self._arrivals, self._tokens = b"", "", [], -1
         self._ended = asyncio.get_running_loop().create_future()
-        self._transport.write(request)
+        # Before the write: on a full machine the service that it wakes may push this process off the core.
         sent_ns = time.perf_counter_ns()
+        self._transport.write(request)
         ended_ns = await asyncio.wait_for(self._ended, timeout_s)
         if self._tokens < 0 or not self._arrivals:
             raise StreamFailed("the stream ended without text or without usage")

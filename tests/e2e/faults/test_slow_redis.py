@@ -13,7 +13,9 @@ from tests.e2e.api import Api, Mode, script
 from tests.e2e.faults.at_rest import at_rest
 from tests.e2e.faults.fleet import ALL, workers_are
 from tests.e2e.ledger import settled_row
+from tests.e2e.metrics import samples
 from tests.latency_proxy import LatencyProxy, latency_proxy
+from tests.stack import RunningStack
 
 DELAY_S = 0.1
 REQUESTS = 300
@@ -48,8 +50,20 @@ async def test_b087_no_two_requests_are_mixed_up(api: Api) -> None:
         try:
             await workers_are(api, *ALL)
             await _crowd(api, keys)
+            assert not mixed_up(stack)
         finally:
             await asyncio.to_thread(stack.restart, *PROXIED)
+
+
+def mixed_up(stack: RunningStack) -> dict[str, float]:
+    """Replies that belonged to another question. Auth and the page store look inside and turn them away, counted."""
+    signs = ('kind="UntrustedReplyError"', *(f'result="{fault}"' for fault in ("missing", "mismatch", "corrupt")))
+    return {
+        f"{name} {sample}": value
+        for name in PROXIED
+        for sample, value in samples(stack.metrics_url(name)).items()
+        if value and any(sign in sample for sign in signs)
+    }
 
 
 def through(state: LatencyProxy, kv: LatencyProxy) -> dict[str, str]:

@@ -37,7 +37,7 @@ def settle_request(request_id: str, **fields: Any) -> auth_pb2.SettleRequest:
     values: dict[str, Any] = {
         "key_id": "key_1",
         "tenant": "demo",
-        "model": "smollm2",
+        "model": "SmolLM2-135M-Instruct",
         "usage": common_pb2.Usage(prompt_tokens=100, completion_tokens=10, cached_tokens=40),
         "outcome": auth_pb2.OUTCOME_DONE,
         "attempts": 1,

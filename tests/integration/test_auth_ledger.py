@@ -56,7 +56,7 @@ async def test_a_row_says_everything_about_its_request(auth: AuthClient, redis: 
         "request_id": "req_1",
         "key_id": "key_1",
         "tenant": "demo",
-        "model": "smollm2",
+        "model": "SmolLM2-135M-Instruct",
         "prompt_tokens": "100",
         "cached_tokens": "40",
         "completion_tokens": "10",

@@ -17,7 +17,7 @@ TABLE = PriceTable("v1", Price(50_000_000, 12_500_000, 200_000_000), {"free": Pr
 def test_the_default_table_is_readable_and_names_its_version() -> None:
     table = load_prices(DEFAULT_PRICES)
     assert table.version
-    assert table.models["smollm2"] == Price(20_000_000, 5_000_000, 80_000_000)
+    assert table.models["SmolLM2-135M-Instruct"] == Price(20_000_000, 5_000_000, 80_000_000)
 
 
 def test_each_kind_of_token_has_its_price_and_each_model_its_own() -> None:

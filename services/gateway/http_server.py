@@ -10,6 +10,8 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.platform.startup import StartupError
+
 _KEEP_ALIVE_S = 75  # above what client libraries keep idle connections for, so that they close first
 
 
@@ -32,7 +34,7 @@ class HttpServer:
     """Serves `app` from `start` to `stop`."""
 
     def __init__(self, app: ASGIApp, host: str, port: int, grace_s: float) -> None:
-        """Binds at once. Raises SystemExit when the port is taken. `grace_s`: what running answers get at the stop."""
+        """Binds at once. StartupError when the port is taken. `grace_s`: what running answers get at the stop."""
         self._socket = _bound(host, port)
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
@@ -69,5 +71,8 @@ def _bound(host: str, port: int) -> socket.socket:
         sock.bind((host, port))
     except OSError as error:
         sock.close()
-        raise SystemExit(f"can't listen on {host}:{port} (is it in use?); set another HTTP_PORT: {error}") from None
+        raise StartupError(
+            f"can't listen on {host}:{port} ({error.strerror}); set another TOKENPATH_GATEWAY_HTTP_PORT, "
+            "or TOKENPATH_LOCAL_GATEWAY_PORT for `make up`"
+        ) from None
     return sock

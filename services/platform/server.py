@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,7 +24,8 @@ from services.platform import logs
 from services.platform.channels import Channels
 from services.platform.limits import server_options
 from services.platform.metrics import MetricsServer, new_registry
-from services.platform.settings import ServiceSettings, SettingsError, load_settings
+from services.platform.settings import ServiceSettings, load_settings
+from services.platform.startup import StartupError
 from services.platform.tasks import TaskOwner
 from services.platform.telemetry import Telemetry
 
@@ -31,6 +33,7 @@ log = logging.getLogger(__name__)
 
 S = TypeVar("S", bound=ServiceSettings)
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 SWITCH_S = 0.0005
 """How long another thread (spans being encoded, a step being prepared) may keep the event loop from running. Python's
 default of 5 ms would show in every token that arrives in that time."""
@@ -77,22 +80,24 @@ Build = Callable[[Runtime[S]], AbstractAsyncContextManager[Sequence[Registration
 
 
 def run_service(name: str, settings_cls: type[S], build: Build[S]) -> None:
-    """Run a service until SIGTERM or SIGINT: settings, telemetry, servers, drain. Exits 1 on bad settings."""
+    """Run a service until SIGTERM or SIGINT: settings, telemetry, servers, drain. Exits 1 on a StartupError."""
     logs.configure(name)
-    try:
-        settings = load_settings(settings_cls)
-    except SettingsError as error:
-        sys.exit(f"tokenpath {name}: {error}")
     sys.setswitchinterval(SWITCH_S)
-    uvloop.run(_run_until_signal(name, settings, build))
+    try:
+        uvloop.run(_run_until_signal(name, load_settings(settings_cls), build))
+    except StartupError as error:
+        sys.exit(f"tokenpath {name}: {error}")
 
 
 async def _run_until_signal(name: str, settings: S, build: Build[S]) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
+    for number in SIGNALS:
+        # Before it serves there is nothing to drain, and a thread that loads a model can't be cancelled.
+        loop.add_signal_handler(number, os._exit, 128 + number)
     async with serving(name, settings, build) as runtime:
+        for number in SIGNALS:
+            loop.add_signal_handler(number, stop.set)
         log.info("%s %s serves on %s", name, settings.instance, runtime.address)
         await stop.wait()
         log.info("%s drains for up to %.0f s", name, settings.drain_s)
@@ -145,4 +150,4 @@ def _bind(server: grpc.aio.Server, settings: ServiceSettings) -> int:
     try:
         return server.add_insecure_port(address)
     except RuntimeError as error:
-        raise SystemExit(f"can't listen on {address} (is it in use?); set another PORT: {error}") from None
+        raise StartupError(f"can't listen on {address} (is it in use?); set another PORT: {error}") from None

@@ -9,8 +9,10 @@ from typing import TypeVar
 from pydantic import Field, ValidationError
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from services.platform.startup import StartupError
 
-class SettingsError(Exception):
+
+class SettingsError(StartupError):
     """A setting is unknown or has a value that can't be used. The message names the variable."""
 
 

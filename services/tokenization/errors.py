@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from services.platform.startup import StartupError
 
-class ModelFilesError(Exception):
+
+class ModelFilesError(StartupError):
     """The model cannot be found or read. The message names the file or name at fault and the way out."""
 
 

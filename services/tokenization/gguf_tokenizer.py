@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from services.tokenization.cache import cache_folder, write_atomically
+from services.tokenization.cache import CACHE_DIR_VARIABLE, cache_folder, write_atomically
 from services.tokenization.errors import ModelFilesError
 
 _FORMAT = b"1"  # change it when what is written into the cache folder changes
@@ -27,8 +27,12 @@ def converted_folder(gguf_path: Path) -> Path:
         digest = _sampled_digest(gguf_path)
     except OSError as error:
         raise ModelFilesError(f"cannot read model file {gguf_path}: {error.strerror}") from error
-    folder = cache_folder() / "models" / f"{re.sub(r'[^A-Za-z0-9._-]', '_', gguf_path.stem)}-{digest}"
-    folder.mkdir(parents=True, exist_ok=True)
+    name = f"{re.sub(r'[^A-Za-z0-9._-]', '_', gguf_path.stem)}-{digest}"
+    try:
+        folder = cache_folder() / "models" / name
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ModelFilesError(f"no folder to cache models in: {error}; set {CACHE_DIR_VARIABLE}") from error
     return folder
 
 

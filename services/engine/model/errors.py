@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from services.platform.startup import StartupError
 
-class UnsupportedModelError(Exception):
+
+class UnsupportedModelError(StartupError):
     """The model is of a kind, or uses a feature, that this engine doesn't compute."""
 
 
-class WeightsError(Exception):
+class WeightsError(StartupError):
     """The weight files are missing, damaged, or don't fit the configuration."""

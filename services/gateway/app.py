@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from services.gateway.api.arrival import Arrival
 from services.gateway.api.chat import CHAT
 from services.gateway.api.completions import COMPLETIONS
 from services.gateway.api.generate import GenerateEndpoint
@@ -27,7 +28,7 @@ from services.gateway.clients.detokenizer import DetokenizerClient
 from services.gateway.clients.prefill import PrefillClient
 from services.gateway.clients.router import RouterClient
 from services.gateway.clients.scheduler import SchedulerClient
-from services.gateway.errors import ApiError, shutting_down
+from services.gateway.errors import ApiError, echo, shutting_down
 from services.gateway.fleet_view import FleetView
 from services.gateway.gateway import Gateway
 from services.gateway.http_server import HttpServer
@@ -38,7 +39,6 @@ from services.gateway.metrics import GatewayMetrics
 from services.gateway.pipeline import Pipeline
 from services.gateway.settings import GatewaySettings
 from services.platform.server import Registration, Runtime, run_service
-from services.tokenization.errors import ModelFilesError
 from services.tokenization.tokenizer import Tokenizer
 
 log = logging.getLogger(__name__)
@@ -75,10 +75,7 @@ async def build(runtime: Runtime[GatewaySettings]) -> AsyncIterator[Sequence[Reg
 
 async def _gateway(runtime: Runtime[GatewaySettings]) -> Gateway:
     settings, channels = runtime.settings, runtime.channels
-    try:
-        tokenizer = await asyncio.to_thread(Tokenizer.load, settings.model)
-    except ModelFilesError as error:
-        raise SystemExit(f"tokenpath gateway: {error}") from None
+    tokenizer = await asyncio.to_thread(Tokenizer.load, settings.model)
     metrics = GatewayMetrics(runtime.registry)
     cap_s = settings.control_timeout_s
     auth = AuthClient(channels, settings.auth_address, cap_s)
@@ -128,7 +125,14 @@ def application(gateway: Gateway, health: HealthEndpoint) -> Starlette:
 async def _http_error(request: Request, error: Exception) -> Response:
     """What no endpoint answers: an unknown path (404) or a wrong method (405)."""
     assert isinstance(error, HTTPException)
-    hint = "see GET /v1/models and the README for what there is"
-    response = error_response(ApiError(error.status_code, f"{error.detail}: {hint}", code="unknown_url"))
-    response.headers.update(error.headers or {})
+    headers, asked = error.headers or {}, f"{request.method} {echo(request.url.path)}"
+    if error.status_code == 405:
+        failure = ApiError(405, f"{asked}: this path takes {headers.get('Allow')} only", code="method_not_allowed")
+    else:
+        failure = ApiError(
+            error.status_code, f"{asked}: there is no such path; README.md lists them", code="unknown_url"
+        )
+    response = error_response(failure)
+    response.headers.update(headers)
+    Arrival.of(request.scope).name(response)
     return response

@@ -95,7 +95,7 @@ def _check_text(text: str, tokenizer: Tokenizer, max_model_len: int) -> None:
     """Refuse what can't fit without spending seconds on encoding it: a token holds max_token_bytes at most."""
     if len(text) > max_model_len * tokenizer.max_token_bytes:
         at_least = len(text) // tokenizer.max_token_bytes
-        raise _too_long(f"the prompt has more than {at_least} tokens", max_model_len)
+        raise _too_long(f"at least {at_least} prompt tokens", max_model_len)
 
 
 def check_ids(field: str, token_ids: Sequence[int], tokenizer: Tokenizer) -> None:

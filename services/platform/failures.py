@@ -53,11 +53,12 @@ def failure_of(error: grpc.aio.AioRpcError, peer: str) -> Failure:
                 param=detail.param,
                 retry_after_ms=detail.retry_after_ms,
             )
-    return Failure(error.code(), f"{peer} answered {error.code().name}", code=_DEFAULT_CODES.get(error.code(), ""))
+    says, code = _PLAIN.get(error.code(), (f"answered {error.code().name}", ""))
+    return Failure(error.code(), f"{peer} {says}", code=code)
 
 
-_DEFAULT_CODES = {
-    grpc.StatusCode.UNAVAILABLE: "service_unavailable",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "timeout",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "rate_limit_exceeded",
+_PLAIN = {
+    grpc.StatusCode.UNAVAILABLE: ("is not available now; try again", "service_unavailable"),
+    grpc.StatusCode.DEADLINE_EXCEEDED: ("took longer than it may; try again", "timeout"),
+    grpc.StatusCode.RESOURCE_EXHAUSTED: ("answered RESOURCE_EXHAUSTED", "rate_limit_exceeded"),
 }

@@ -306,6 +306,9 @@ async def test_health_version_and_unknown_paths(gateway: RunningGateway) -> None
         assert (await gateway.http.get(path, headers={"authorization": ""})).status_code == 200
     unknown, wrong = await gateway.http.get("/v1/nope"), await gateway.http.get("/v1/chat/completions")
     assert (unknown.status_code, wrong.status_code) == (404, 405)
+    assert (unknown.json()["error"]["code"], wrong.json()["error"]["code"]) == ("unknown_url", "method_not_allowed")
+    assert "takes POST" in wrong.json()["error"]["message"]
+    assert all(answer.headers["x-request-id"].startswith("req_") for answer in (unknown, wrong))
     assert set(unknown.json()["error"]) == {"message", "type", "param", "code"}
     assert "tokenpath_gateway_requests_total" in (await gateway.http.get("/metrics")).text
 

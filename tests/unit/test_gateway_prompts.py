@@ -61,6 +61,7 @@ async def test_b005_megabytes_are_refused_without_encoding_them(tokenizer: Token
     with pytest.raises(ApiError) as caught:
         await completion(tokenizer, "word " * 4_000_000)
     assert caught.value.code == "context_length_exceeded"
+    assert "prompt tokens do not fit in" in caught.value.message
     assert time.monotonic() - started < 0.5
 
 

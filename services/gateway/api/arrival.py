@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import grpc
 from opentelemetry.context import Context
+from starlette.responses import Response
 from starlette.types import Scope
 
 from services.gateway.errors import ApiError, bad_request, deadline_exceeded
@@ -45,6 +46,11 @@ class Arrival:
             trace=trace_of(trace_headers),
             arrived=time.monotonic(),
         )
+
+    def name(self, response: Response) -> None:
+        """Give an answer its request's ids."""
+        response.headers["x-request-id"] = self.echo_id
+        response.headers["x-tokenpath-request-id"] = self.request_id
 
     def deadline(self, default_s: float) -> float:
         """When the request must be done, on the monotonic clock. Raises 400 (garbage) or 504 (no time left)."""

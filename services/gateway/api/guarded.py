@@ -45,8 +45,7 @@ def guarded(gateway: Gateway, endpoint: str, answer: Answer) -> Callable[[Reques
             response = await answer(request, grant)
         except Failure as failure:
             response = error_response(failure)
-        response.headers["x-request-id"] = arrival.echo_id
-        response.headers["x-tokenpath-request-id"] = arrival.request_id
+        arrival.name(response)
         gateway.metrics.requests.labels(endpoint, str(response.status_code)).inc()
         return response
 

@@ -13,10 +13,12 @@ from collections.abc import Mapping
 
 from opentelemetry.context import Context
 from opentelemetry.sdk.resources import Resource
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace import SynchronousMultiSpanProcessor, TracerProvider
 from opentelemetry.trace import SpanKind
+from opentelemetry.util.types import AttributeValue as SpanAttribute
 from prometheus_client import CollectorRegistry
 
+from services.platform.light_span import LightSpans
 from services.platform.span_export import CountingSpanProcessor, new_exporter
 from services.platform.stage import AttributeValue, Stage
 
@@ -30,7 +32,9 @@ class Telemetry:
     def __init__(self, service: str, instance: str, registry: CollectorRegistry) -> None:
         self.service = service
         self.instance = instance
+        processors = SynchronousMultiSpanProcessor()  # type: ignore[no-untyped-call]
         self._provider = TracerProvider(
+            active_span_processor=processors,
             resource=Resource.create(
                 {
                     "service.name": service,
@@ -43,7 +47,7 @@ class Telemetry:
         )
         if os.environ.get("OTEL_EXPORTER_OTLP_ENDPOINT") or os.environ.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
             self._provider.add_span_processor(CountingSpanProcessor(new_exporter(), registry))
-        self.tracer = self._provider.get_tracer("tokenpath", VERSION)
+        self._spans = LightSpans(self._provider, processors, "tokenpath", VERSION)
 
     def stage(
         self,
@@ -61,7 +65,7 @@ class Telemetry:
         `rpc` is the full method name ("tokenpath.v1.Auth/Authorize") of a CLIENT or SERVER stage and names the
         span; `address` is the peer's host:port of a CLIENT stage; else the span is called `span_name` or `name`.
         """
-        facts: dict[str, AttributeValue] = {"tokenpath.stage": name, **(attributes or {})}
+        facts: dict[str, SpanAttribute] = {"tokenpath.stage": name, **(attributes or {})}
         if rpc:
             facts |= {"rpc.system.name": "grpc", "rpc.method": rpc}
         if address:
@@ -69,15 +73,7 @@ class Telemetry:
             facts |= {"server.address": host, "server.port": int(port) if port.isdecimal() else 0}
         # Both clocks are read at the same moment: spans are placed by the one and measured by the other.
         started_unix_ns, started_ns = time.time_ns(), time.perf_counter_ns()
-        span = self.tracer.start_span(
-            rpc or span_name or name,
-            context=parent,
-            kind=kind,
-            attributes=facts,
-            start_time=started_unix_ns,
-            record_exception=False,
-            set_status_on_exception=False,
-        )
+        span = self._spans.start(rpc or span_name or name, parent, kind, facts, started_unix_ns)
         is_rpc_server = bool(rpc) and kind is SpanKind.SERVER
         return Stage(name, self.service, self.instance, span, started_unix_ns, started_ns, is_rpc_server=is_rpc_server)
 

@@ -8,10 +8,13 @@ adds is measured as dispatch lag: how much later than planned a user woke up.
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import signal
 import time
 from typing import Any
 
+import gevent
 from locust import User, events, task
 
 from loadtest.events import fire
@@ -75,5 +78,27 @@ class ChatUser(User):
         }
 
 
+@events.init.add_listener  # type: ignore[no-untyped-call]
+def run_for_all_of_the_time(**_: object) -> None:
+    """The loop's clock stands still while modules are imported, and the run's time would count from before them."""
+    gevent.get_hub().loop.update_now()
+
+
+@events.init.add_listener  # type: ignore[no-untyped-call]
+def end_well_when_interrupted(environment: Any, **_: object) -> None:
+    """The first Ctrl-C ends the run as its time does: answers end, reports are written. The second leaves at once."""
+    presses = itertools.count()
+
+    def interrupted() -> None:
+        if next(presses):
+            os._exit(0)
+        environment.runner.quit()
+        if environment.web_ui:
+            environment.web_ui.stop()
+
+    gevent.signal_handler(signal.SIGINT, interrupted)
+
+
 if WRITER:
-    events.quitting.add_listener(lambda **_: WRITER.close())  # type: ignore[no-untyped-call]
+    # Not `quitting`: answers that were running then are still written.
+    events.quit.add_listener(lambda **_: WRITER.close())  # type: ignore[no-untyped-call]

@@ -42,8 +42,18 @@ def _lines(summary: Summary) -> Iterator[str]:
         yield f"dispatch lag {summary.dispatch_lag_p99_ms:.2f} ms p99 (how late a user woke up to send)"
     if summary.dispatch_lag_too_large:
         yield "warning: the lag is over 5% of the median TTFT: the load machine is the bottleneck, use fewer users"
+    if few := _too_few(summary.latencies_ms["TTFT"].count):
+        yield few
     for reason, count in summary.failures.items():
         yield f"failed {count}x: {reason}"
+
+
+def _too_few(requests: int) -> str:
+    """A warning when percentiles are but the slowest request; empty when they say more."""
+    unsure = [f"p{share}" for share in (95, 99) if 0 < requests < 100 / (100 - share)]
+    if not unsure:
+        return ""
+    return f"warning: {requests} requests are too few for {' and '.join(unsure)}: that is the slowest one; run longer"
 
 
 def _cells(latency: Latency) -> str:

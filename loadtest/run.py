@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from loadtest.models import NotServing, served_model
 from loadtest.options import load_options
 from loadtest.records import read_records
 from loadtest.report import to_json, to_table
@@ -32,22 +33,41 @@ def main() -> int:
     chosen = _arguments(os.environ)
     try:
         target = find_target(os.environ, ROOT)
-    except NoTarget as error:
+        served_model(target.url, target.api_key)
+    except (NoTarget, NotServing) as error:
         print(f"load: {error}", file=sys.stderr)
         return 2
     OUTPUT.mkdir(parents=True, exist_ok=True)
     records = OUTPUT / "requests.jsonl"
     records.unlink(missing_ok=True)
     command = _web_command(target, chosen.web_port) if chosen.web else _headless_command(target, chosen)
-    page = f", Locust's page at http://{WEB_HOST}:{chosen.web_port}" if chosen.web else ""
-    print(f"load: {target.url}{page}", flush=True)
-    # Ctrl-C is for Locust, which shares the terminal; what it measured until then is still reported.
-    signal.signal(signal.SIGINT, lambda *_: None)
-    ended = subprocess.run(command, cwd=ROOT, env=_environment(target, records), check=False)
+    page = f"Locust's page is at http://{WEB_HOST}:{chosen.web_port}; Ctrl-C ends it and shows what was measured"
+    print(f"load: {target.url}, {page if chosen.web else _amount(chosen)}", flush=True)
+    interrupt = Interrupt()
+    signal.signal(signal.SIGINT, interrupt)
+    ended = subprocess.run(command, cwd=ROOT, env=_environment(target, records), stdin=subprocess.DEVNULL, check=False)
     if ended.returncode not in (0, 1) or not records.exists():
         print(f"load: Locust ended with status {ended.returncode}; its message is above", file=sys.stderr)
         return 2
+    if interrupt.came and not chosen.web:
+        print("interrupted: this is what was measured until then")
     return _report(records)
+
+
+class Interrupt:
+    """Ctrl-C is for Locust, which shares the terminal; what it measured until then is still reported."""
+
+    def __init__(self) -> None:
+        self.came = False
+
+    def __call__(self, *_: object) -> None:
+        if not self.came:
+            os.write(2, b"\nload: waiting for the answers that still run (Ctrl-C again: without them)\n")
+        self.came = True
+
+
+def _amount(chosen: argparse.Namespace) -> str:
+    return f"{chosen.users} users for {chosen.time}"
 
 
 def _report(records: Path) -> int:
@@ -89,7 +109,9 @@ def _web_command(target: Target, port: int) -> list[str]:
 
 def _locust(target: Target) -> list[str]:
     files = ["--html", str(OUTPUT / "report.html"), "--csv", str(OUTPUT / "load")]
-    return [sys.executable, "-m", "locust", "-f", str(ROOT / "loadtest" / "locustfile.py"), "-H", target.url, *files]
+    # Without Locust's own log there are only warnings, errors, and our summary.
+    own = ["-f", str(ROOT / "loadtest" / "locustfile.py"), "-H", target.url, "--skip-log-setup"]
+    return [sys.executable, "-m", "locust", *own, *files]
 
 
 def _environment(target: Target, records: Path) -> dict[str, str]:

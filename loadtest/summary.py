@@ -74,7 +74,7 @@ class Summary:
 def summarise(records: Sequence[Record], slo: Slo) -> Summary:
     """The summary of a whole run. Raises ValueError when there are no records."""
     if not records:
-        raise ValueError("no request was sent: is the run shorter than the time to start its users?")
+        raise ValueError("no answer ended within the run, so there is nothing to measure: let it run longer")
     every = [record.measurement for record in records]
     successful = [measurement for measurement in every if measurement.ok]
     good = [measurement for measurement in every if slo.met(measurement)]

@@ -75,24 +75,53 @@ def test_a_connection_is_used_again(client):
     assert client._connection.sock is socket
 
 
-def test_b100_fifty_users_wait_side_by_side_and_the_run_ends_on_time(stub_url, tmp_path):
-    """A hundred-millisecond answer to 50 users without a pause: hundreds of requests in 3 s, not thirty."""
-    records = tmp_path / "requests.jsonl"
-    users = tmp_path / "users.py"
-    users.write_text(
+def locust(stub_url: str, folder: Path, script: str, users: int, *options: str) -> subprocess.Popen[str]:
+    """Locust with chat users that ask the stub for answers after `script`, without a pause; records in `folder`."""
+    file = folder / "users.py"
+    file.write_text(
         "from loadtest import locustfile\n"
         "class StubUser(locustfile.ChatUser):\n"
         "    def _body(self):\n"
-        "        return {'stub': {'first_s': 0.1, 'end_s': 0.1, 'tokens': 1}}\n"
+        f"        return {{'stub': {script}}}\n"
     )
-    command = [sys.executable, "-m", "locust", "-f", str(users), "-H", stub_url, "--headless", "--only-summary"]
-    command += ["--users", "50", "--spawn-rate", "50", "--run-time", "3s", "--stop-timeout", "5"]
-    environment = {"TOKENPATH_LOAD_THINK_S": "0", "TOKENPATH_LOAD_RECORDS": str(records), "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "locust", "-f", str(file), "-H", stub_url, "--headless", "--only-summary"]
+    command += ["--users", str(users), "--spawn-rate", "50", "--stop-timeout", "5", *options]
+    environment = {"TOKENPATH_LOAD_THINK_S": "0", "TOKENPATH_LOAD_RECORDS": str(folder / "requests.jsonl")}
+    return subprocess.Popen(
+        command,
+        env={**os.environ, **environment, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def test_b100_fifty_users_wait_side_by_side_and_the_run_ends_on_time(stub_url, tmp_path):
+    """A hundred-millisecond answer to 50 users without a pause: hundreds of requests in 3 s, not thirty."""
     started = time.monotonic()
-    run = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=40)
-    assert run.returncode == 0, run.stderr
+    run = locust(stub_url, tmp_path, "{'first_s': 0.1, 'end_s': 0.1, 'tokens': 1}", 50, "--run-time", "3s")
+    said, _ = run.communicate(timeout=40)
+    assert run.returncode == 0, said
     assert time.monotonic() - started < 30
-    results = read_records(records.read_text().splitlines())
+    results = read_records((tmp_path / "requests.jsonl").read_text().splitlines())
     assert all(record.measurement.ok for record in results)
     assert len(results) > 150  # 1,500 on an idle machine; one after the other they would be 30
-    assert "TTFT" in run.stdout + run.stderr
+    assert max(record.sent_s for record in results) > 2.5  # start-up doesn't count
+    assert "TTFT" in said
+
+
+def test_an_interrupted_run_keeps_what_it_measured_and_the_answer_that_still_ran(stub_url, tmp_path):
+    run = locust(stub_url, tmp_path, "{'first_s': 0.6, 'end_s': 0.6, 'tokens': 1}", 1)
+    records = tmp_path / "requests.jsonl"
+    deadline = time.monotonic() + 20
+    while not (records.exists() and records.read_text()):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    run.send_signal(signal.SIGINT)  # the second answer has begun: a user doesn't pause
+    said, _ = run.communicate(timeout=20)
+    assert run.returncode == 0, said
+    assert "Traceback" not in said
+    results = read_records(records.read_text().splitlines())
+    assert len(results) == 2
+    assert all(record.measurement.ok for record in results)

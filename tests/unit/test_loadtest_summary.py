@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
 
 import pytest
 
 from loadtest.events import fire
 from loadtest.measure import Measurement
+from loadtest.models import NotServing, served_model
 from loadtest.percentiles import percentile
 from loadtest.prompts import SYSTEM, PromptMix
 from loadtest.records import Record, read_records
@@ -52,6 +55,12 @@ def test_a_late_dispatcher_is_warned_about():
     assert "the load machine is the bottleneck" in to_table(summarise(run_of(GOOD, lag_s=0.011), SLO))
 
 
+@pytest.mark.parametrize(("requests", "unsure"), [(19, "p95 and p99"), (20, "p99"), (99, "p99"), (100, "")])
+def test_percentiles_of_too_few_requests_are_warned_about(requests: int, unsure: str):
+    table = to_table(summarise(run_of(*[GOOD] * requests), SLO))
+    assert (f"too few for {unsure}:" in table) if unsure else ("too few" not in table)
+
+
 def test_an_all_failed_run_still_gives_a_table_and_json():
     summary = summarise(run_of(CUT, REFUSED), SLO)
     assert "failed 1x: HTTP 429 queue_full" in to_table(summary)
@@ -59,7 +68,7 @@ def test_an_all_failed_run_still_gives_a_table_and_json():
 
 
 def test_an_empty_run_is_an_error_not_a_zero():
-    with pytest.raises(ValueError, match="no request"):
+    with pytest.raises(ValueError, match="no answer ended"):
         summarise([], SLO)
 
 
@@ -114,6 +123,22 @@ def test_prompts_are_seeded_varied_and_share_their_system_prompt():
     assert chats == [next(second) for _ in range(50)]
     assert {chat[0]["content"] for chat in chats} == {SYSTEM}
     assert len({chat[1]["content"] for chat in chats}) > 25
+
+
+def test_a_gateway_that_is_away_or_refuses_the_key_is_named_before_the_run():
+    with pytest.raises(NotServing, match=r"http://127\.0\.0\.1:1 does not answer"):
+        served_model("http://127.0.0.1:1", "k")
+
+    class Refuses(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(401)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with HTTPServer(("127.0.0.1", 0), Refuses) as server:
+        Thread(target=server.handle_request).start()
+        with pytest.raises(NotServing, match=r"refuses the API key \(401\)"):
+            served_model(f"http://127.0.0.1:{server.server_port}", "k")
 
 
 def test_the_target_is_the_environments_else_the_local_stacks(tmp_path):

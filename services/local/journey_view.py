@@ -1,15 +1,16 @@
-"""A journey in the terminal: both splits, and the stages as a waterfall."""
+"""A journey in the terminal: where its time went, its stages as a waterfall, and why it went to these workers."""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from services.local.bars import bar, percentages
-from services.local.terminal import BLUE, BOLD, CYAN, DIM, GREEN, MAGENTA, RED, YELLOW, paint, size_words
+from services.local import journey_parts
+from services.local.bars import bar
+from services.local.terminal import BLUE, BOLD, CYAN, DIM, GREEN, MAGENTA, RED, YELLOW, paint, size_words, width_of
 
-PIPE_WIDTH = 110
+SHORTEST_BAR = 12
+LEAST_WANTED = ("cached", "bytes", "tokens", "where")  # columns that a narrow terminal goes without, the first first
 _COLOURS = {
     "gateway": BLUE,
     "auth": MAGENTA,
@@ -23,14 +24,8 @@ _COLOURS = {
 
 def render(journey: Mapping[str, Any], *, colour: bool, width: int | None = None) -> str:
     """The journey as text, `width` characters wide (the terminal's own if None). Times in milliseconds."""
-    columns = width or shutil.get_terminal_size((PIPE_WIDTH, 24)).columns
-    lines = [*_head(journey, colour)]
-    for title, split, whole in (
-        ("Time to first token", journey["ttft"], journey["ttft_ms"]),
-        ("Total time", journey["total"], journey["total_ms"]),
-    ):
-        if whole is not None:
-            lines += ["", paint(f"{title}: {whole:.2f} ms", BOLD, on=colour), *_split(split["parts"], columns, colour)]
+    columns = width or width_of()
+    lines = [*_head(journey, colour), "", *journey_parts.render(journey, columns, colour)]
     lines += ["", paint("Stages", BOLD, on=colour), *_waterfall(journey, columns, colour)]
     if journey.get("decision"):
         lines += ["", paint("Routing", BOLD, on=colour), *_decision(journey["decision"])]
@@ -40,54 +35,65 @@ def render(journey: Mapping[str, Any], *, colour: bool, width: int | None = None
 def _head(journey: Mapping[str, Any], colour: bool) -> Iterator[str]:
     outcome = journey["outcome"]
     yield (
-        f"{paint(journey['request_id'], BOLD, on=colour)}   {journey['model']}   {journey['mode']}   "
+        f"{paint(journey['request_id'], BOLD, on=colour)}   {journey['model']}   "
         f"{paint(outcome, GREEN if outcome == 'done' else RED, on=colour)}"
     )
     usage = journey["usage"]
     cached = usage["prompt_tokens_details"]["cached_tokens"]
     cost = "not settled yet" if journey["cost_usd"] is None else f"${journey['cost_usd']:.9f}"
     yield (
-        f"{usage['prompt_tokens']} prompt tokens ({cached} cached), {usage['completion_tokens']} generated   "
-        f"cost {cost}   trace {journey['trace_id']}"
+        f"{journey['mode']}   {usage['prompt_tokens']} prompt tokens ({cached} cached), "
+        f"{usage['completion_tokens']} generated"
     )
-
-
-def _split(parts: Sequence[Mapping[str, Any]], columns: int, colour: bool) -> Iterator[str]:
-    names = max((len(part["name"]) for part in parts), default=0)
-    room = max(10, min(60, columns - names - 26))
-    whole = sum(part["ms"] for part in parts)
-    shares = percentages([part["ms"] for part in parts])
-    for part, share in zip(parts, shares, strict=True):
-        drawn = bar(0, part["ms"], whole, room).rstrip() if part["ms"] else ""
-        shown = paint(drawn, DIM if part["name"] == "unaccounted" else CYAN, on=colour)
-        yield f"  {part['name']:<{names}} {part['ms']:>10.2f} ms {share:>5.1f}%  {shown}"
-    yield f"  {'sum':<{names}} {whole:>10.2f} ms {sum(shares):>5.1f}%"
+    yield f"trace {journey['trace_id']}   cost {cost}"
 
 
 def _waterfall(journey: Mapping[str, Any], columns: int, colour: bool) -> Iterator[str]:
     stages = journey["stages"]
-    names = max((len(stage["stage"]) for stage in stages), default=5)
-    places = max((len(stage["instance"]) for stage in stages), default=5)
-    room = max(20, columns - names - places - 54)
-    yield paint(
-        f"  {'stage':<{names}} {'where':<{places}} {'0 ms':<{room}} {'start':>9} {'duration':>9} {'tokens':>7}"
-        f" {'cached':>7} {'bytes':>10}",
-        DIM,
-        on=colour,
-    )
-    for stage in stages:
-        start, duration = stage["start_ms"], stage["duration_ms"]
-        drawn = bar(start, start + duration, journey["total_ms"], room)
-        yield (
-            f"  {stage['stage']:<{names}} {stage['instance']:<{places}} "
-            f"{paint(drawn, _COLOURS.get(stage['service'], BLUE), on=colour)} {start:>9.2f} {duration:>9.2f} "
-            f"{stage['tokens'] or '-':>7} {stage['cached_tokens'] or '-':>7} "
-            f"{size_words(stage['bytes']) if stage['bytes'] else '-':>10}"
-        )
+    cells = _cells(stages)
+    for name in LEAST_WANTED:
+        if _room(cells, columns) >= SHORTEST_BAR:
+            break
+        del cells[name]
+    room = max(SHORTEST_BAR, _room(cells, columns))
+    left = [name for name in ("stage", "where") if name in cells]
+    right = [name for name in cells if name not in left]
+    bars = [bar(s["start_ms"], s["start_ms"] + s["duration_ms"], journey["total_ms"], room) for s in stages]
+    colours = [_COLOURS.get(stage["service"], BLUE) for stage in stages]
+    for row, drawn in enumerate(["0 ms".ljust(room), *bars]):
+        before = " ".join(f"{cells[name][row]:<{_wide(cells[name])}}" for name in left)
+        after = " ".join(f"{cells[name][row]:>{_wide(cells[name])}}" for name in right)
+        if row:
+            yield f"  {before} {paint(drawn, colours[row - 1], on=colour)} {after}"
+        else:
+            yield paint(f"  {before} {drawn} {after}", DIM, on=colour)
+
+
+def _cells(stages: Sequence[Mapping[str, Any]]) -> dict[str, list[str]]:
+    """The columns beside the bars: a title, then a cell a stage."""
+    return {
+        "stage": ["stage", *(stage["stage"] for stage in stages)],
+        "where": ["where", *(stage["instance"] for stage in stages)],
+        "start": ["start", *(f"{stage['start_ms']:.2f}" for stage in stages)],
+        "duration": ["duration", *(f"{stage['duration_ms']:.2f}" for stage in stages)],
+        "tokens": ["tokens", *(str(stage["tokens"] or "-") for stage in stages)],
+        "cached": ["cached", *(str(stage["cached_tokens"] or "-") for stage in stages)],
+        "bytes": ["bytes", *(size_words(stage["bytes"]) if stage["bytes"] else "-" for stage in stages)],
+    }
+
+
+def _room(cells: Mapping[str, list[str]], columns: int) -> int:
+    """What the cells, a space after each and the indent leave for the bars."""
+    return columns - 2 - sum(_wide(column) + 1 for column in cells.values())
+
+
+def _wide(column: Sequence[str]) -> int:
+    return max(map(len, column))
 
 
 def _decision(decision: Mapping[str, Any]) -> Iterator[str]:
     yield f"  policy {decision['policy']}"
-    for score in decision["scores"]:
-        terms = ", ".join(f"{name} {value:g}" for name, value in score["terms"].items())
-        yield f"  {score['worker']}   score {score['score']:g}   {score['cached_tokens']} tokens cached   {terms}"
+    for score in decision["scores"]:  # 0.0 is added because a load of -0.0 is shown as "-0"
+        terms = ", ".join(f"{name} {value + 0.0:.4g}" for name, value in score["terms"].items())
+        points = f"{score['score'] + 0.0:.4g}"
+        yield f"  {score['worker']}   score {points}   {score['cached_tokens']} tokens cached   {terms}"

@@ -68,8 +68,10 @@ def test_a_bar_is_to_scale() -> None:
 
 def test_a_journey_shows_both_splits_and_every_column() -> None:
     text = journey_view.render(JOURNEY, colour=False, width=120)
-    for shown in ("req_1", "Time to first token: 30.00 ms", "Total time: 90.00 ms", "66.7%", "33.3%", "100.0%"):
+    for shown in ("req_1", "Time to first token: 30.00 ms", "Total time: 90.00 ms", "66.7%", "33.3%"):
         assert shown in text
+    (sums,) = [line.split() for line in text.splitlines() if line.startswith("  sum ")]
+    assert sums == ["sum", "30.00", "100.0%", "90.00", "100.0%"]
     stage = next(line for line in text.splitlines() if "prefill-0" in line)
     assert stage.split()[-6:] == ["10.00", "20.00", "20", "16", "360.0", "KB"]
     assert "$0.000001250" in text
@@ -88,34 +90,73 @@ def test_a_journey_without_a_first_token_or_a_decision_can_be_shown() -> None:
     assert "not settled yet" in text
 
 
-@pytest.mark.parametrize("width", [60, 100, 200])
-def test_a_waterfall_keeps_to_the_width_it_has(width: int) -> None:
+@pytest.mark.parametrize("width", [80, 100, 200])
+def test_a_journey_keeps_to_the_width_it_has(width: int) -> None:
     lines = journey_view.render(JOURNEY, colour=False, width=width).splitlines()
-    assert all(len(line) <= max(width, 100) for line in lines if "prefill-0" in line)
+    assert max(map(len, lines)) <= width
+    assert "bytes" in next(line for line in lines if "duration" in line)
+
+
+def test_a_narrow_waterfall_goes_without_its_least_wanted_columns() -> None:
+    lines = journey_view.render(JOURNEY, colour=False, width=50).splitlines()
+    title = next(line for line in lines if "duration" in line)
+    assert len(title) <= 50
+    assert "bytes" not in title
+
+
+def test_parts_that_matter_to_neither_sum_become_one_and_the_sums_stay() -> None:
+    tiny = [{"name": f"tiny{index}", "ms": 0.02, "share": 0.0} for index in range(3)]
+    early = [{"name": "early", "ms": 0.05, "share": 0.0}]  # small in the total, not in the time to the first token
+    journey = {
+        **JOURNEY,
+        "ttft": {"parts": [*early, {"name": "decode", "ms": 9.9, "share": 0.99}]},
+        "total": {"parts": [*early, *tiny, *JOURNEY["total"]["parts"]]},
+    }
+    text = journey_view.render(journey, colour=False, width=100)
+    rows = {line[2:18].strip(): line.split() for line in text.splitlines()}
+    assert rows["3 smaller parts"][3:7] == ["0.00", "0.0%", "0.06", "0.1%"]
+    assert "early" in rows
+    assert not any("tiny" in name for name in rows)
+    assert rows["sum"] == ["sum", "9.95", "100.0%", "90.11", "100.0%"]
+
+
+def test_nothing_is_shown_as_minus_zero() -> None:
+    score = {**JOURNEY["decision"]["scores"][0], "terms": {"load": -0.0}}
+    journey = {**JOURNEY, "decision": {"policy": "p", "scores": [score]}}
+    assert "load 0" in journey_view.render(journey, colour=False, width=100)
+
+
+def span(span_id: str, parent_id: str, name: str, start: int) -> dict[str, Any]:
+    return {
+        "trace_id": "t",
+        "span_id": span_id,
+        "parent_id": parent_id,
+        "name": name,
+        "service": "gateway",
+        "instance": "gateway",
+        "start_ns": start * 1_000_000,
+        "end_ns": (start + 5) * 1_000_000,
+        "status": "unset",
+        "status_message": "",
+    }
 
 
 def test_a_trace_is_a_tree_with_orphans_as_roots() -> None:
-    def span(span_id: str, parent_id: str, name: str, start: int) -> dict[str, Any]:
-        return {
-            "trace_id": "t",
-            "span_id": span_id,
-            "parent_id": parent_id,
-            "name": name,
-            "service": "gateway",
-            "instance": "gateway",
-            "start_ns": start * 1_000_000,
-            "end_ns": (start + 5) * 1_000_000,
-            "status": "unset",
-            "status_message": "",
-        }
-
     spans = [
         span("c", "b", "grandchild", 2),
         span("a", "", "root", 0),
-        span("b", "a", "child", 1),
+        span("b", "a", "tokenpath.v1.Auth/Settle", 1),
         span("x", "gone", "orphan", 3),
     ]
     text = trace_view.render(spans, colour=False)
     labels = [line.partition("  gateway ")[0].rstrip() for line in text.splitlines()[1:]]
-    assert labels == ["root", "└─ child", "   └─ grandchild", "orphan"]
+    assert labels == ["root", "└─ Auth/Settle", "   └─ grandchild", "orphan"]
     assert "5.00 ms" in text
+
+
+def test_a_trace_keeps_to_the_width_it_has() -> None:
+    spans = [span("a", "", "chat " + "model" * 30, 0), {**span("b", "a", "child", 1), "status": "error"}]
+    lines = trace_view.render(spans, colour=False, width=80).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" in lines[1]
+    assert lines[3].strip().startswith("error:")

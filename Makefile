@@ -53,7 +53,7 @@ demo: setup ## set up, start, ask one real question, show its journey, end the s
 	@$(STACK) demo
 
 ask: setup ## ask the running stack: make ask Q="Why is the sky blue?"
-	@$(STACK) ask "$$Q" $(ARGS)
+	@$(STACK) ask $(ARGS) -- "$$Q"
 
 test: setup ## set up and run all tests; ARGS="-k name" chooses some
 	@$(BIN)/python -m pytest -q --ignore tests/clients $(ARGS)

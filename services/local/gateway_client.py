@@ -14,6 +14,7 @@ import httpx
 from services.local import records
 from services.local.errors import RefusedError, StackError
 from services.local.folder import StackFolder
+from services.local.hints import tokenpath
 from services.local.records import StackRecord
 
 CONNECT_S = 5.0
@@ -112,7 +113,7 @@ class GatewayClient:
             yield
         except httpx.HTTPError as error:
             raise StackError(
-                f"the gateway at {self.url} does not answer ({type(error).__name__}); see `tokenpath status`"
+                f"the gateway at {self.url} does not answer ({type(error).__name__}); see `{tokenpath('status')}`"
             ) from error
 
 
@@ -129,7 +130,7 @@ def running(folder: StackFolder) -> StackRecord:
         raise StackError("no stack runs in this folder; start one with `make up`")
     if not record.ready or not any(process.alive for process in record.processes):
         raise StackError(
-            "this folder's stack is not complete; `make up` starts it again, `tokenpath status` shows what is left"
+            f"this folder's stack is not whole; `make up` starts it again, `{tokenpath('status')}` shows what is left"
         )
     return record
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from services.local.errors import StackError
 from services.local.folder import StackFolder
+from services.local.hints import tokenpath
 
 
 def resolve(identity: str, folder: StackFolder) -> str:
@@ -12,5 +13,6 @@ def resolve(identity: str, folder: StackFolder) -> str:
         try:
             return folder.last_request.read_text().strip()
         except FileNotFoundError:
-            raise StackError('nothing was asked yet in this folder; try `tokenpath ask "Hello!"`') from None
+            example = tokenpath('ask "Hello!"')
+            raise StackError(f"nothing was asked yet in this folder; try `{example}`") from None
     return identity

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import socket
+import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
@@ -39,22 +43,46 @@ def holder(port: int) -> str:
                 return f"{psutil.Process(connection.pid).name()} (pid {connection.pid})"
     except psutil.Error:
         pass
-    return "another process"
+    return "a stack that is just starting" if is_free(port) else "another process"
 
 
-def gateway_port(asked: int) -> tuple[int, str]:
-    """The gateway's port and, when it is not the usual one, why. Raises StackError when the asked one is busy."""
+@contextmanager
+def gateway_port(asked: int) -> Iterator[tuple[int, str]]:
+    """The gateway's port and, when it is not the usual one, why. Raises StackError when the asked one is busy.
+
+    The gateway listens on it only seconds later, so while the block runs no other start of this user takes it.
+    """
+    for port in [asked] if asked else range(GATEWAY_DEFAULT, GATEWAY_DEFAULT + GATEWAY_TRIES):
+        with _reserved(port) as ours:
+            if ours and is_free(port):
+                moved = f"port {GATEWAY_DEFAULT} is in use by {holder(GATEWAY_DEFAULT)}, so the gateway takes {port}"
+                yield port, "" if port in (asked, GATEWAY_DEFAULT) else moved
+                return
     if asked:
-        if not is_free(asked):
-            raise StackError(
-                f"port {asked} (TOKENPATH_LOCAL_GATEWAY_PORT) is in use by {holder(asked)}; end it or choose another"
-            )
-        return asked, ""
-    for port in range(GATEWAY_DEFAULT, GATEWAY_DEFAULT + GATEWAY_TRIES):
-        if is_free(port):
-            moved = f"port {GATEWAY_DEFAULT} is in use by {holder(GATEWAY_DEFAULT)}, so the gateway listens on {port}"
-            return port, "" if port == GATEWAY_DEFAULT else moved
+        raise StackError(
+            f"port {asked} (TOKENPATH_LOCAL_GATEWAY_PORT) is in use by {holder(asked)}; end it or choose another"
+        )
     raise StackError(f"no free port from {GATEWAY_DEFAULT} to {port}; set TOKENPATH_LOCAL_GATEWAY_PORT")
+
+
+@contextmanager
+def _reserved(port: int) -> Iterator[bool]:
+    """Hold a port's lock; whether nobody else holds it. It goes by itself when its holder dies."""
+    folder = Path(tempfile.gettempdir()) / f"tokenpath-{os.getuid()}"
+    try:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        descriptor = os.open(folder / f"port-{port}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise StackError(f"port {port} can't be reserved in {folder}: {error.strerror}; set TMPDIR") from error
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        ours = True
+    except BlockingIOError:
+        ours = False
+    try:
+        yield ours
+    finally:
+        os.close(descriptor)
 
 
 def internal_ports(names: Iterable[str], folder: Path) -> dict[str, int]:

@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 
 from services.local import records
 from services.local.api_key import working_key
-from services.local.config import StackConfig
+from services.local.config import PREFIX, StackConfig
 from services.local.errors import StackError
 from services.local.folder import StackFolder
 from services.local.gateway_client import GatewayClient, Question
@@ -18,6 +18,8 @@ from services.local.ports import gateway_port, internal_ports
 from services.local.probes import answers
 from services.local.records import StackRecord
 from services.local.supervisor import Report, Supervisor, stop
+from services.tokenization.errors import ModelFilesError
+from services.tokenization.source import resolve_model
 
 STORES_S = 20.0
 BUSY_S = 5.0  # a service under load may miss a probe or two
@@ -62,7 +64,25 @@ def _problem(record: StackRecord) -> str:
 
 
 def _start(folder: StackFolder, config: StackConfig, environment: Mapping[str, str], report: Report) -> StackRecord:
-    plan = _plan(folder, config, environment, report)
+    _check_model(config)
+    with gateway_port(config.gateway_port) as (port, moved):
+        if moved:
+            report(moved)
+        ports = {**internal_ports(port_names(config), folder.path), GATEWAY: port}
+        return _run(make_plan(config, ports, folder, environment), folder, config, environment, report)
+
+
+def _check_model(config: StackConfig) -> None:
+    """Say before anything starts that there is no such model; one that must be downloaded is downloaded once, here."""
+    try:
+        resolve_model(config.model, weights=config.engine == "torch")
+    except ModelFilesError as error:
+        raise StackError(f"{PREFIX}MODEL: {error}") from error
+
+
+def _run(
+    plan: StackPlan, folder: StackFolder, config: StackConfig, environment: Mapping[str, str], report: Report
+) -> StackRecord:
     _set_old_logs_aside(folder)
     supervisor = Supervisor(folder, StackRecord(plan.urls, asdict(config)), environment)
     try:
@@ -80,14 +100,6 @@ def _start(folder: StackFolder, config: StackConfig, environment: Mapping[str, s
         folder.record.unlink(missing_ok=True)
         raise
     return supervisor.record
-
-
-def _plan(folder: StackFolder, config: StackConfig, environment: Mapping[str, str], report: Report) -> StackPlan:
-    port, moved = gateway_port(config.gateway_port)
-    if moved:
-        report(moved)
-    ports = internal_ports(port_names(config), folder.path)
-    return make_plan(config, {**ports, GATEWAY: port}, folder, environment)
 
 
 def _set_old_logs_aside(folder: StackFolder) -> None:

@@ -89,8 +89,11 @@ def test_an_answer_its_journey_and_its_trace_from_the_command(stack: RunningStac
     assert "Paris" not in trace.stdout
 
 
-def test_an_unknown_journey_or_process_is_said_in_one_line(stack: RunningStack) -> None:
-    for arguments in (("journey", "req_unknown"), ("logs", "nobody")):
+def test_what_can_not_be_done_is_said_in_one_line(stack: RunningStack) -> None:
+    asked = command(stack.folder.path, "ask", "--max-tokens", "2", "--", "--help")  # a question like any other
+    assert asked.returncode == 0, asked.stderr
+    to_nowhere = ("trace", "last", "--jaeger", "/nowhere/file")
+    for arguments in (("journey", "req_unknown"), ("logs", "nobody"), ("ask", " "), to_nowhere):
         refused = command(stack.folder.path, *arguments)
         assert refused.returncode == 1
         assert refused.stderr.startswith("tokenpath: ")

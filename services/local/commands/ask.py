@@ -8,8 +8,10 @@ import os
 import sys
 import time
 
+from services.local.errors import StackError
 from services.local.folder import StackFolder
 from services.local.gateway_client import Answer, Question, client_of
+from services.local.hints import tokenpath
 from services.local.terminal import DIM, coloured, paint
 
 NAME = "ask"
@@ -26,6 +28,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    if not arguments.question.strip():
+        raise StackError('the question is empty; ask something: make ask Q="Why is the sky blue?"')
     question = Question(
         arguments.question, arguments.system, arguments.max_tokens, arguments.temperature, arguments.mode
     )
@@ -44,14 +48,16 @@ def ask(folder: StackFolder, question: Question, *, raw: bool = False) -> tuple[
 def _print_text(answer: Answer) -> str:
     pieces: list[str] = []
     first_s = 0.0
-    for piece in answer.texts():
-        first_s = first_s or time.monotonic() - answer.sent
-        pieces.append(piece)
-        sys.stdout.write(piece)
-        sys.stdout.flush()
+    try:
+        for piece in answer.texts():
+            first_s = first_s or time.monotonic() - answer.sent
+            pieces.append(piece)
+            sys.stdout.write(piece)
+            sys.stdout.flush()
+    finally:
+        print()  # whatever ended it, what is written next has a line of its own
     times = f"first text after {first_s * 1000:.0f} ms, all after {(time.monotonic() - answer.sent) * 1000:.0f} ms"
-    print()
-    print(paint(f"\n{answer.request_id}   {times}   see `tokenpath journey last`", DIM, on=coloured()))
+    print(paint(f"\n{answer.request_id}   {times}\nsee `{tokenpath('journey last')}`", DIM, on=coloured()))
     return "".join(pieces)
 
 

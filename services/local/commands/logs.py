@@ -7,9 +7,11 @@ import os
 
 from services.local.errors import StackError
 from services.local.folder import StackFolder
+from services.local.plan import COLLECTOR, KV, STATE
 from services.local.supervisor import log_tail
 
 NAME = "logs"
+_LAST = (COLLECTOR, STATE, KV)  # what is looked for is hardly ever in these
 HELP = "show the last lines of the services' logs"
 
 
@@ -20,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     folder = StackFolder.from_env(os.environ)
-    there = sorted(path.stem for path in folder.log("gateway").parent.glob("*.log"))
+    names = (path.stem for path in folder.log("gateway").parent.glob("*.log"))
+    there = sorted(names, key=lambda name: (_LAST.index(name) if name in _LAST else -1, name))
     if not there:
         raise StackError(f"no logs in {folder.path}; start the stack with `make up`")
     for name in arguments.process or there:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Sequence
 
 from services.local import records
 from services.local.errors import StackError
@@ -33,9 +34,19 @@ def run(_: argparse.Namespace) -> int:
         print(f"{one.name:<14}{one.pid:>8}  {health}{memory}{_duration(one.uptime_s):>10}  {ports}")
     total = f"{size_words(sum(one.rss for one in looked)):>10}{size_words(sum(one.pss for one in looked)):>10}"
     print(f"{'total':<14}{'':>8}  {'':<12}{total}")
-    if not record.ready:
-        print("The stack is half-started; `make up` ends what is left and starts it again, `make down` ends it.")
-    return 0 if record.ready and all(one.health == "serving" for one in looked) else 1
+    if hint := _hint(record.ready, [one.health for one in looked]):
+        print(hint)
+    return 1 if hint else 0
+
+
+def _hint(ready: bool, healths: Sequence[str]) -> str:
+    """What to do about a stack that is not whole; empty for one that serves."""
+    if all(health == "gone" for health in healths):
+        return "Nothing of this stack runs any more; `make up` starts it again."
+    what_to_do = "`make up` ends what is left and starts it again, `make down` ends it."
+    if not ready:
+        return f"The stack is half-started; {what_to_do}"
+    return "" if all(health == "serving" for health in healths) else f"The stack is not whole; {what_to_do}"
 
 
 def _duration(seconds: float) -> str:

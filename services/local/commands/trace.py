@@ -15,6 +15,7 @@ import httpx
 from services.local.errors import StackError
 from services.local.folder import StackFolder
 from services.local.gateway_client import running
+from services.local.hints import tokenpath
 from services.local.last import resolve
 from services.local.terminal import coloured
 from services.local.trace_view import render
@@ -42,15 +43,22 @@ def run(arguments: argparse.Namespace) -> int:
             trace = _whole_trace(collector, identity)
             if arguments.jaeger:
                 content = collector.get(f"/traces/{trace['trace_id']}/jaeger").json()
-                arguments.jaeger.write_text(json.dumps(content))
+                _write(arguments.jaeger, json.dumps(content))
                 print(f"{len(trace['spans'])} spans written to {arguments.jaeger}")
                 return 0
         except httpx.HTTPError as error:
             raise StackError(
-                f"the collector does not answer ({type(error).__name__}); see `tokenpath status`"
+                f"the collector does not answer ({type(error).__name__}); see `{tokenpath('status')}`"
             ) from error
     print(render(trace["spans"], colour=coloured()))
     return 0
+
+
+def _write(path: Path, content: str) -> None:
+    try:
+        path.write_text(content)
+    except OSError as error:
+        raise StackError(f"can't write {path}: {error.strerror}; name a file in a folder that is there") from error
 
 
 def _whole_trace(collector: httpx.Client, identity: str) -> Mapping[str, Any]:

@@ -9,6 +9,7 @@ import os
 from services.local.config import StackConfig
 from services.local.folder import StackFolder
 from services.local.gateway_client import Question, client_of
+from services.local.hints import tokenpath
 from services.local.ports import LOOPBACK
 from services.local.records import ProcessRecord, StackRecord
 from services.local.terminal import Progress
@@ -16,7 +17,6 @@ from services.local.up import bring_up
 
 NAME = "up"
 HELP = "start the whole stack on this machine and wait for a first real answer"
-TOKENPATH = ".venv/bin/tokenpath"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,12 +52,20 @@ def welcome(record: StackRecord, model: str) -> str:
         f"    -H 'Authorization: Bearer {key}' -H 'Content-Type: application/json' \\",
         f"    -d '{json.dumps(question.body(model))}'",
         "",
-        f'  {TOKENPATH} ask "What is the capital of France?"   the answer, as it comes',
-        f"  {TOKENPATH} journey last                           where every millisecond of it went",
-        f"  {TOKENPATH} trace last                             its spans",
-        "  make status, make down                                     look at the processes; end them",
+        *_commands(),
     ]
     return "\n".join(["", *lines])
+
+
+def _commands() -> list[str]:
+    what_they_show = {
+        tokenpath('ask "What is the capital of France?"'): "the answer, as it comes",
+        tokenpath("journey last"): "where every millisecond of it went",
+        tokenpath("trace last"): "its spans",
+        "make status, make down": "look at the processes; end them",
+    }
+    width = max(map(len, what_they_show))
+    return [f"  {command:<{width}}   {shows}" for command, shows in what_they_show.items()]
 
 
 def _service_addresses(process: ProcessRecord) -> str:

@@ -65,7 +65,7 @@ class DecodeRole:
             raise refused(f"it is for {handoff.prompt_tokens} prompt tokens, the request has {prompt_tokens}")
         if sorted(first.index for first in handoff.first) != list(call.engine.choices):
             raise refused("its first tokens are not those of the request's choices")
-        if any(first.sampled.token_id >= self._parts.model.vocab_size for first in handoff.first):
+        if max(first.most_token_id for first in handoff.first) >= self._parts.model.vocab_size:
             raise refused("a first token is outside the vocabulary")
 
     def _first_output(self, first: FirstToken, call: GenerateCall) -> ChoiceOutput:

@@ -66,7 +66,8 @@ class Core:
                 )
                 sequence.due_at = self._pacer.due_at(sequence_id) if self._pacer else 0.0
                 sequences.append(sequence)
-        except Failure as failure:
+        except Exception as error:  # whatever is wrong with one request must not end the engine for all
+            failure = _failure_of(error)
             for sequence_id in sequence_ids:
                 if self._pacer:
                     self._pacer.end(sequence_id)

@@ -76,6 +76,8 @@ class ScriptReader:
             fields, _ = json.JSONDecoder().raw_decode("{" + rest)
         except json.JSONDecodeError as error:
             raise _refused(f"is not JSON: {error.msg} at character {error.pos}") from None
+        except (ValueError, RecursionError):
+            raise _refused("has a number that is too long, or is nested too deeply") from None
         choices = fields.pop("choices", None)
         if choices is not None:
             if not (isinstance(choices, list) and choices and all(isinstance(entry, dict) for entry in choices)):
@@ -104,7 +106,7 @@ class ScriptReader:
                 fail_after=fields.get("fail_after"),
                 hang_after=fields.get("hang_after"),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise _refused(f"has a value of the wrong type: {error}") from None
         if not token_ids and finish == "length":
             raise _refused("says nothing; an answer that ends by length needs a token")

@@ -31,6 +31,8 @@ class Ask:
 REMOTE_DECODE = '{"do_remote_decode":true,"do_remote_prefill":false}'
 """Tells a prefill worker to publish the prompt's KV and answer with a hand-off descriptor."""
 
+_LEAST = 1e-30  # smaller ones would be 0 in the contract's 32 bits, and 0 there means "not set"
+
 
 def fold_seed(seed: int) -> int:
     """A 64-bit seed as the int32 that the engine's contract has: itself when it fits, else its halves XORed."""
@@ -48,12 +50,12 @@ def engine_request(request_id: str, ask: Ask, kv_transfer: str | None) -> vllm_e
     body = ask.body
     sampling = vllm_engine_pb2.SamplingParams(
         temperature=_or(body.temperature, 1.0),
-        top_p=_or(body.top_p, 1.0),
+        top_p=max(_or(body.top_p, 1.0), _LEAST),
         top_k=max(_or(body.top_k, 0), 0),  # -1 and 0 both mean "all tokens"
         min_p=_or(body.min_p, 0.0),
         frequency_penalty=_or(body.frequency_penalty, 0.0),
         presence_penalty=_or(body.presence_penalty, 0.0),
-        repetition_penalty=_or(body.repetition_penalty, 1.0),
+        repetition_penalty=max(_or(body.repetition_penalty, 1.0), _LEAST),
         max_tokens=ask.prompt.max_tokens,
         min_tokens=_or(body.min_tokens, 0),
         ignore_eos=bool(body.ignore_eos),

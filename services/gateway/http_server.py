@@ -10,6 +10,7 @@ from contextlib import contextmanager
 import uvicorn
 from starlette.types import ASGIApp
 
+from services.gateway.http_protocol import BoundedProtocol
 from services.platform.startup import StartupError
 
 _KEEP_ALIVE_S = 75  # above what client libraries keep idle connections for, so that they close first
@@ -39,7 +40,7 @@ class HttpServer:
         self.address = f"{host}:{self._socket.getsockname()[1]}"
         config = uvicorn.Config(
             app,
-            http="httptools",
+            http=BoundedProtocol,
             ws="none",
             lifespan="off",
             log_config=None,

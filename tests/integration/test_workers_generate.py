@@ -101,8 +101,8 @@ BAD_FIELDS: dict[str, list[Any]] = {
     "repetition_penalty": [-1.0, math.inf],
     "logprobs": [-1, 21],
     "max_tokens": [0],
-    "stop_token_ids": [[10**9]],
-    "logit_bias": [{10**6: 1.0}, {1: math.nan}, {1: 101.0}],
+    "logit_bias": [{10**6: 1.0}, {1: math.nan}, {1: 101.0}, dict.fromkeys(range(1025), 1.0)],
+    "stop_token_ids": [[49152], [10**9], list(range(1025))],
     "prompt_logprobs": [1],
     "truncate_prompt_tokens": [5],
     "json_schema": ["{}"],
@@ -130,6 +130,26 @@ async def test_b015_an_empty_or_impossible_prompt_is_refused(worker: WorkerClien
     for bad in (request("R", []), no_input, request("R", [49152]), request("R", [2**32 - 1])):
         with pytest.raises(Failure, match="prompt") as caught:
             await worker.generate(bad)
+        assert caught.value.status is grpc.StatusCode.INVALID_ARGUMENT
+    assert (await worker.generate(request("next", script("ok")))).text() == "ok"
+
+
+async def test_b073_a_text_that_cannot_fit_is_refused_before_it_is_tokenised(worker: WorkerClient) -> None:
+    with pytest.raises(Failure, match="context of") as caught:
+        async with asyncio.timeout(5):
+            await worker.generate(pb.GenerateRequest(request_id="R", text="hello " * 2_000_000))
+    assert caught.value.status is grpc.StatusCode.INVALID_ARGUMENT
+
+
+async def test_a_script_of_no_sense_ends_its_request_and_not_the_engine(worker: WorkerClient) -> None:
+    for text in (
+        'SCRIPT:{"pieces":[5]}',
+        'SCRIPT:{"repeat":1e999}',
+        'SCRIPT:{"a":' + "[" * 3000,
+        'SCRIPT:{"a":' + "9" * 4400 + "}",
+    ):
+        with pytest.raises(Failure) as caught:
+            await worker.generate(request("R", text))
         assert caught.value.status is grpc.StatusCode.INVALID_ARGUMENT
     assert (await worker.generate(request("next", script("ok")))).text() == "ok"
 

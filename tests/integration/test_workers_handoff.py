@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import signal
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, replace
@@ -290,6 +291,15 @@ async def test_descriptors_that_make_no_sense_are_refused(pair: Pair) -> None:
         good | {"first": [good["first"][0] | {"token_id": 10**6}]},
         good | {"first": [good["first"][0] | {"index": 3}]},
         good | {"first": 7},
+        good | {"cached_tokens": PROMPT_TOKENS + 1},
+        good | {"cached_tokens": 10**30},
+        good | {"first": [good["first"][0] | {"finish": "weird"}]},
+        good | {"first": [good["first"][0] | {"logprob": 10**400}]},
+        good | {"first": [good["first"][0] | {"top": [[-5, -1.0]]}]},
+        good | {"first": [good["first"][0] | {"top": [[2**40, -1.0]]}]},
+        good | {"first": [good["first"][0] | {"top": [[math.inf, -1.0]]}]},
+        '{"a":' * 5000,
+        '{"a":' + "9" * 5000 + "}",
     ]
     for descriptor in bad:
         text = descriptor if isinstance(descriptor, str) else json.dumps(descriptor)

@@ -103,6 +103,12 @@ def ask(**fields: Any) -> Ask:
     return Ask(body, Prompt([1, 2], 7), 5)
 
 
+def test_numbers_too_small_for_32_bits_are_not_taken_for_defaults() -> None:
+    sampling = engine_request("r", ask(top_p=1e-50, repetition_penalty=1e-50), None).sampling_params
+    assert 0 < sampling.top_p < 1e-20
+    assert 0 < sampling.repetition_penalty < 1e-20
+
+
 def test_defaults_of_the_engine_request() -> None:
     request = engine_request("r", ask(), None)
     sampling = request.sampling_params

@@ -52,7 +52,7 @@ def test_the_newer_limit_wins_when_both_are_given() -> None:
     assert chat(max_tokens=5, max_completion_tokens=7).token_limit == 7
 
 
-@pytest.mark.parametrize("stop", ["", [""], ["a", ""], ["a"] * 5, [], 5, [5], {"a": 1}])
+@pytest.mark.parametrize("stop", ["", [""], ["a", ""], ["a"] * 5, [], 5, [5], {"a": 1}, "a" * 16_385])
 def test_b007_stop_takes_one_to_four_strings_that_are_not_empty(stop: Any) -> None:
     assert refused(chat, stop=stop).param == "stop"
 
@@ -61,6 +61,7 @@ def test_b007_stop_forms_that_are_fine() -> None:
     assert chat(stop="x").stop == ("x",)
     assert completion(stop=["a", "b", "c", "d"]).stop == ("a", "b", "c", "d")
     assert chat(stop=None).stop == ()
+    assert chat(stop="a" * 10_000).stop == ("a" * 10_000,)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +90,9 @@ def test_b007_stop_forms_that_are_fine() -> None:
         ("logit_bias", {"x": 1}),
         ("logit_bias", {"5": 101}),
         ("logit_bias", [5]),
+        ("logit_bias", {str(token): 1 for token in range(1025)}),
         ("stop_token_ids", 5),
+        ("stop_token_ids", list(range(1025))),
         ("stream_options", "x"),
     ],
 )

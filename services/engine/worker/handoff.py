@@ -28,6 +28,11 @@ class FirstToken:
     finish: str
     """Why the choice ends with it, or ""."""
 
+    @property
+    def most_token_id(self) -> int:
+        """The largest id among it and its alternatives."""
+        return max(self.sampled.token_id, *(token_id for token_id, _ in self.sampled.top), 0)
+
 
 @dataclass(frozen=True, slots=True)
 class Handoff:
@@ -67,7 +72,7 @@ class Handoff:
         if fields.get("transport") != TRANSPORT:
             raise refused(f"its transport is {fields.get('transport')!r}, this worker reads pages from {TRANSPORT!r}")
         try:
-            return Handoff(
+            handoff = Handoff(
                 fingerprint=_text(fields, "fingerprint"),
                 generation=_text(fields, "generation"),
                 prompt_tokens=_count(fields, "prompt_tokens"),
@@ -80,8 +85,11 @@ class Handoff:
             )
         except KeyError as error:
             raise refused(f"{error} is missing") from None
-        except (TypeError, ValueError, AttributeError) as error:
+        except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise refused(str(error)) from None
+        if handoff.cached_tokens > handoff.prompt_tokens:
+            raise refused("more tokens were cached than the prompt has")
+        return handoff
 
 
 def refused(what: str) -> Failure:
@@ -96,8 +104,13 @@ def _first(entry: Mapping[str, Any]) -> FirstToken:
     if logprob is not None and not isinstance(logprob, int | float):
         raise ValueError("logprob is no number")
     top = tuple((int(token_id), float(value)) for token_id, value in entry.get("top", ()))
-    sampled = Sampled(_count(entry, "token_id"), logprob, top)
-    return FirstToken(_count(entry, "index"), sampled, _text(entry, "finish"))
+    if any(token_id < 0 for token_id, _ in top):
+        raise ValueError("top has a token below 0")
+    sampled = Sampled(_count(entry, "token_id"), None if logprob is None else float(logprob), top)
+    finish = _text(entry, "finish")
+    if finish not in ("", "stop", "length"):
+        raise ValueError("finish is neither stop nor length")
+    return FirstToken(_count(entry, "index"), sampled, finish)
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:

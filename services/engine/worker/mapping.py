@@ -97,6 +97,8 @@ def _transfer(text: str) -> dict[str, Any]:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
         raise invalid("kv_transfer_params_json", f"is not JSON: {error.msg} at character {error.pos}") from None
+    except (ValueError, RecursionError):
+        raise invalid("kv_transfer_params_json", "has a number that is too long, or is nested too deeply") from None
     if not isinstance(fields, dict):
         raise invalid("kv_transfer_params_json", "must be a JSON object")
     return fields

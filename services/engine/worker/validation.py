@@ -11,6 +11,8 @@ from services.platform.failures import Failure
 
 MAX_CHOICES = 128
 MAX_LOGPROBS = 20
+MAX_TOKENS_NAMED = 1024
+"""Entries of logit_bias and of stop_token_ids: each of them costs every step of the batch."""
 
 _RANGES = {
     "temperature": (0.0, 2.0),
@@ -37,6 +39,9 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
         raise invalid("max_tokens", "must be at least 1")
     if sampling.logprobs is not None and not 0 <= sampling.logprobs <= MAX_LOGPROBS:
         raise invalid("logprobs", f"must be between 0 and {MAX_LOGPROBS}")
+    for name in ("stop_token_ids", "logit_bias"):
+        if len(getattr(sampling, name)) > MAX_TOKENS_NAMED:
+            raise invalid(name, f"must have at most {MAX_TOKENS_NAMED} entries")
     if any(not 0 <= token_id < vocab_size for token_id in sampling.stop_token_ids):
         raise invalid("stop_token_ids", f"must be below the vocabulary's {vocab_size}")
     for token_id, bias in sampling.logit_bias.items():

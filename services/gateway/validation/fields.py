@@ -11,6 +11,8 @@ from services.gateway.errors import ApiError, bad_request
 
 MAX_CHOICES = 128
 MAX_STOPS = 4
+_LONGEST_STOP = 16 * 1024  # characters; each is work for the detokenizer that all streams share
+_MOST_TOKENS = 1024  # entries of a list of token ids, each of which costs every step of the batch
 _INT64 = 2**63
 
 
@@ -33,6 +35,8 @@ def _stops(value: Any) -> tuple[str, ...]:
         raise problem(f"may hold at most {MAX_STOPS} strings")
     if "" in stops or value == []:
         raise problem("must hold 1 to 4 strings, none of them empty")
+    if any(len(stop) > _LONGEST_STOP for stop in stops):
+        raise problem(f"strings may have at most {_LONGEST_STOP} characters")
     return tuple(stops)
 
 
@@ -41,6 +45,8 @@ def _logit_bias(value: Any) -> dict[int, float]:
         return {}
     if not isinstance(value, dict):
         raise problem("must be an object of token id -> bias")
+    if len(value) > _MOST_TOKENS:
+        raise problem(f"may hold at most {_MOST_TOKENS} tokens")
     biases: dict[int, float] = {}
     for token, bias in value.items():
         if not token.isdecimal() or len(token) > 9:
@@ -60,6 +66,7 @@ def _int64(value: int | None) -> int | None:
 Stops = Annotated[tuple[str, ...], BeforeValidator(_stops)]
 LogitBias = Annotated[dict[int, float], BeforeValidator(_logit_bias)]
 Seed = Annotated[int | None, AfterValidator(_int64)]
+StopTokens = Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=_MOST_TOKENS)]
 Count = Annotated[int, Field(ge=1)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 

@@ -14,6 +14,7 @@ from services.gateway.validation.fields import (
     Number,
     Seed,
     Stops,
+    StopTokens,
     problem_at,
 )
 
@@ -37,7 +38,7 @@ class SamplingFields(Body):
     ignore_eos: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_CHOICES)] | None = None
     stop: Stops = ()
-    stop_token_ids: list[Annotated[int, Field(ge=0)]] | None = None
+    stop_token_ids: StopTokens | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     temperature: Annotated[Number, Field(ge=0, le=2)] | None = None

@@ -17,20 +17,28 @@ _HEAD = 1024
 """Top-p sorts this many of the most likely tokens first; all of them are sorted only if that wasn't enough."""
 
 
-def choose(logits: npt.NDArray[np.float32], params: SamplingParams, uniform: float) -> int:
-    """The token for `uniform` in [0, 1), by the inverse of the cumulated distribution.
+def choose(logits: npt.NDArray[np.float32], params: SamplingParams, uniforms: npt.NDArray[np.float32]) -> int:
+    """The token that comes first when each token arrives after an exponential wait at the rate of its weight.
 
-    `logits` is one row [vocabulary] with a finite maximum; the temperature of `params` is above zero.
+    `uniforms` [vocabulary] has a random number between 0 and 1 for each token; `logits` is one row [vocabulary] with a
+    finite maximum; the temperature of `params` is above zero. The two first tokens are hardly ever so close that the
+    rounding of another batch changes their order. The inverse of the cumulated distribution would have as many such
+    edges as there are tokens.
     """
+    ids, weights = candidates(logits, params)
+    waits = -np.log1p(-uniforms[ids])
+    return int(ids[np.argmax(weights / waits)])
+
+
+def candidates(
+    logits: npt.NDArray[np.float32], params: SamplingParams
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    """The tokens that may be chosen, and their probabilities up to a common factor."""
     scores = logits / np.float32(params.temperature)
     best = float(scores.max())
     ids = _within_thresholds(scores, best, params)
-    weights = np.exp(scores[ids] - np.float32(best)).astype(np.float64)
-    if params.top_p < 1.0:
-        ids, weights = _nucleus(ids, weights, params.top_p)
-    cumulated = np.cumsum(weights)
-    # `uniform` is at most 1 - 2**-53, so the product rounds to less than the total: a token with a weight is found.
-    return int(ids[np.searchsorted(cumulated, uniform * cumulated[-1], side="right")])
+    weights = np.exp(scores[ids] - np.float32(best))
+    return _nucleus(ids, weights, params.top_p) if params.top_p < 1.0 else (ids, weights)
 
 
 def _within_thresholds(scores: npt.NDArray[np.float32], best: float, params: SamplingParams) -> npt.NDArray[np.intp]:
@@ -45,15 +53,15 @@ def _within_thresholds(scores: npt.NDArray[np.float32], best: float, params: Sam
 
 
 def _nucleus(
-    ids: npt.NDArray[np.intp], weights: npt.NDArray[np.float64], top_p: float
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float64]]:
-    needed = weights.sum() * top_p
+    ids: npt.NDArray[np.intp], weights: npt.NDArray[np.float32], top_p: float
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+    needed = weights.sum(dtype=np.float64) * top_p
     if weights.size > _HEAD:
         head = np.argpartition(-weights, _HEAD)[:_HEAD]
-        if weights[head].sum() > needed:
+        if weights[head].sum(dtype=np.float64) > needed:
             ids, weights = ids[head], weights[head]
     order = np.lexsort((ids, -weights))
     ids, weights = ids[order], weights[order]
-    before = np.cumsum(weights) - weights
+    before = np.cumsum(weights, dtype=np.float64) - weights
     kept = max(1, int(np.searchsorted(before, needed, side="left")))
     return ids[:kept], weights[:kept]

@@ -12,7 +12,7 @@ from services.engine.sampling.adjust import adjusted, needs_adjusting
 from services.engine.sampling.choose import choose
 from services.engine.sampling.errors import SamplingError
 from services.engine.sampling.logprobs import logprobs_of
-from services.engine.sampling.uniform import uniform
+from services.engine.sampling.uniform import uniforms
 
 
 def sample_rows(logits: npt.NDArray[np.float32], requests: Sequence[SampleRequest]) -> list[Sampled | SamplingError]:
@@ -44,4 +44,4 @@ def _choose(row: npt.NDArray[np.float32], best: int, request: SampleRequest) -> 
             raise SamplingError("no token can be chosen: all are banned, or a bias or penalty made the logits infinite")
     if request.params.greedy:
         return best
-    return choose(row, request.params, uniform(request.seed, request.position))
+    return choose(row, request.params, uniforms(request.seed, request.position, row.size))

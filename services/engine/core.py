@@ -42,12 +42,14 @@ class Core:
         self._sequences: dict[str, Sequence] = {}
         self._namers: dict[str, PageNamer] = {}
         self._steps = 0
+        self._arrivals = 0
         self._told = self.load
         self._emissions: list[Emission] = []
         self._admissions: list[tuple[int, int]] = []
 
     def add(self, request: EngineRequest, sequence_ids: SequenceOf[str]) -> None:
         """Queue one sequence a choice. A request that can't be served ends with a failure emission."""
+        self._arrivals += 1
         now_ns = time.monotonic_ns()
         sequences: list[Sequence] = []
         try:
@@ -99,6 +101,7 @@ class Core:
             waiting_tokens=sum(queued),
             usage=self._pool.usage,
             preemptions=batcher.preemptions,
+            arrivals=self._arrivals,
         )
 
     def next_due(self) -> float | None:

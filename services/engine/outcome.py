@@ -40,6 +40,8 @@ class Load:
     usage: PoolUsage = field(default_factory=lambda: PoolUsage(0, 0, 0))
     preemptions: int = 0
     """Since the engine's start."""
+    arrivals: int = 0
+    """Requests since the engine's start."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,13 +22,14 @@ class Load:
 @dataclass(slots=True)
 class _Known:
     reported: Load = field(default_factory=Load)
+    arrivals: int = 0
     reachable: bool = True
     bookings: deque[tuple[float, int]] = field(default_factory=deque)  # (when it expires, tokens), oldest first
 
 
 class LoadView:
     """A report comes after the work has arrived, so several requests routed within one step would all see the same
-    idle worker. Each choice is therefore booked at once. A report that shows k more sequences than the one before
+    idle worker. Each choice is therefore booked at once. A report of k new arrivals, of which some may be over already,
     confirms the k oldest bookings; a booking that nothing confirms expires after `booking_ttl_s`.
     """
 
@@ -39,11 +40,10 @@ class LoadView:
 
     def report(self, worker: WorkerRecord, state: LoadState) -> None:
         known = self._known.setdefault(worker.worker_id, _Known())
-        sequences = state.running + state.waiting
-        arrived = sequences - known.reported.sequences
-        for _ in range(min(arrived, len(known.bookings))):
+        for _ in range(min(state.arrivals - known.arrivals, len(known.bookings))):
             known.bookings.popleft()
-        known.reported = Load(sequences, state.kv_blocks_used * worker.block_size + state.waiting_tokens)
+        known.arrivals = state.arrivals
+        known.reported = Load(state.running + state.waiting, state.kv_blocks_used * worker.block_size + state.waiting_tokens)
         known.reachable = True
 
     def lost(self, worker: WorkerRecord) -> None:

@@ -26,12 +26,23 @@ def test_a_report_of_an_arrival_confirms_the_oldest_booking() -> None:
     loads = LoadView(5.0)
     loads.book("w", 100)
     loads.book("w", 50)
-    loads.report(WORKER, LoadState(waiting=1, waiting_tokens=100))
+    loads.report(WORKER, LoadState(waiting=1, waiting_tokens=100, arrivals=1))
     assert loads.of("w") == Load(2, 150)
-    loads.report(WORKER, LoadState(waiting=1, waiting_tokens=100))  # nothing new arrived
+    loads.report(WORKER, LoadState(waiting=1, waiting_tokens=100, arrivals=1))  # nothing new arrived
     assert loads.of("w") == Load(2, 150)
-    loads.report(WORKER, LoadState(running=5))
+    loads.report(WORKER, LoadState(running=5, arrivals=5))
     assert loads.of("w") == Load(5, 0)
+
+
+def test_a_request_that_came_and_went_between_two_reports_confirms_its_booking() -> None:
+    loads = LoadView(5.0)
+    loads.report(WORKER, LoadState(arrivals=40))
+    loads.book("w", 100)
+    loads.report(WORKER, LoadState(arrivals=41))
+    assert loads.of("w") == Load()
+    loads.report(WORKER, LoadState(arrivals=0))  # another life counts anew
+    loads.book("w", 50)
+    assert loads.of("w") == Load(1, 50)
 
 
 def test_a_booking_that_nothing_confirms_expires() -> None:

@@ -248,6 +248,7 @@ def load_state(load: Load) -> worker_pb2.LoadState:
         kv_blocks_used=load.usage.used,
         kv_blocks_cached=load.usage.cached,
         kv_blocks_total=load.usage.total,
+        arrivals=load.arrivals,
     )
 
 

@@ -37,7 +37,8 @@ async def page_lives(api: Api) -> dict[bytes, int]:
     """Every page in the store and the milliseconds it has left."""
     async with redis.asyncio.from_url(api.stack.kv_url) as client:
         keys = await client.keys("tp:kv:*")
-        return {key: await client.pttl(key) for key in keys}
+        lives = {key: await client.pttl(key) for key in keys}
+        return {key: left for key, left in lives.items() if left != -2}  # -2: it went in between
 
 
 async def pages_come_and_go(api: Api, before: set[bytes]) -> set[bytes]:

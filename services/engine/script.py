@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import json
+import math
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -26,6 +27,7 @@ import grpc
 from services.platform.failures import Failure
 
 MARK = "SCRIPT:"
+_MOST_TOKENS = 1_000_000
 _KEYS = {"pieces", "tokens", "bytes", "text", "repeat", "finish", "ttft_ms", "itl_ms", "fail_after", "hang_after"}
 
 
@@ -97,14 +99,17 @@ class ScriptReader:
         if finish not in ("stop", "length"):
             raise _refused(f"has finish {finish!r}; it must be stop or length")
         try:
-            token_ids = tuple(self._token_ids(fields)) * int(fields.get("repeat", 1))
+            said, repeat = self._token_ids(fields), int(fields.get("repeat", 1))
+            if len(said) * repeat > _MOST_TOKENS:
+                raise _refused(f"says more than {_MOST_TOKENS} tokens")
+            token_ids = tuple(said) * repeat
             script = Script(
                 token_ids,
                 finish,
-                ttft_s=float(fields.get("ttft_ms", 0)) / 1000,
-                itl_s=float(fields.get("itl_ms", 0)) / 1000,
-                fail_after=fields.get("fail_after"),
-                hang_after=fields.get("hang_after"),
+                ttft_s=_seconds(fields, "ttft_ms"),
+                itl_s=_seconds(fields, "itl_ms"),
+                fail_after=_count(fields, "fail_after"),
+                hang_after=_count(fields, "hang_after"),
             )
         except (TypeError, ValueError, OverflowError, AttributeError) as error:
             raise _refused(f"has a value of the wrong type: {error}") from None
@@ -132,6 +137,17 @@ class ScriptReader:
 
     def _encode(self, text: str) -> list[int]:
         return self._vocabulary.encode(text, add_special_tokens=False)
+
+
+def _seconds(fields: dict[str, Any], key: str) -> float:
+    milliseconds = float(fields.get(key, 0))
+    if not 0 <= milliseconds < math.inf:
+        raise ValueError(f"{key} is no delay")
+    return milliseconds / 1000
+
+
+def _count(fields: dict[str, Any], key: str) -> int | None:
+    return int(fields[key]) if key in fields else None
 
 
 def _refused(what: str) -> Failure:

@@ -43,6 +43,14 @@ def test_without_a_script_the_prompt_decides() -> None:
         ('SCRIPT:{"bytes":"zz"}', "type"),
         ('SCRIPT:{"text":"","finish":"length"}', "nothing"),
         ('SCRIPT:{"choices":3}', "choices"),
+        ('SCRIPT:{"pieces":[5]}', "type"),
+        ('SCRIPT:{"text":"x","fail_after":"soon"}', "type"),
+        ('SCRIPT:{"text":"x","hang_after":[]}', "type"),
+        ('SCRIPT:{"text":"x","itl_ms":NaN}', "itl_ms"),
+        ('SCRIPT:{"text":"x","ttft_ms":1e999}', "ttft_ms"),
+        ('SCRIPT:{"text":"x","repeat":Infinity}', "type"),
+        ('SCRIPT:{"text":"x","repeat":1000000000}', "more than"),
+        ('SCRIPT:{"text":' + "[" * 5000, "deeply"),
     ],
 )
 def test_a_script_that_cannot_be_said_is_refused_by_name(text: str, named: str) -> None:

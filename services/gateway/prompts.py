@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from jinja2 import TemplateError
@@ -19,6 +19,7 @@ from services.tokenization.tokenizer import Tokenizer
 from services.tokenization.utf8 import LONGEST_TAIL, incomplete_tail
 
 _THREAD_FROM_CHARACTERS = 4_000  # about 2 ms of encoding, during which no stream moves; a thread costs 0.1 ms
+_MESSAGE_CHARACTERS = 50  # what a message costs besides its text
 _COMPLETIONS_MAX_TOKENS = 16  # OpenAI's default
 
 
@@ -49,7 +50,9 @@ async def chat_token_ids(messages: list[Message], tokenizer: Tokenizer, max_mode
         _check_text(text, tokenizer, max_model_len)
         return tokenizer.encode(text, add_special_tokens=False)
 
-    size = sum(len(message["content"]) for message in messages)
+    if len(messages) > max_model_len:
+        raise _too_long(f"at least {len(messages)} prompt tokens", max_model_len)
+    size = sum(len(message["content"]) + _MESSAGE_CHARACTERS for message in messages)
     try:
         return await _in_thread_if_long(encode, size)
     except ChatTemplateError as error:
@@ -71,13 +74,12 @@ async def completion_prompts(body: CompletionsBody, tokenizer: Tokenizer, max_mo
     prompts = []
     for prompt in body.prompt:
         if isinstance(prompt, str):
-            token_ids: Sequence[int] = await text_token_ids(prompt, tokenizer, max_model_len)
-            tail = b""
+            text_ids = await text_token_ids(prompt, tokenizer, max_model_len)
+            prompts.append(_fitting(text_ids, limit, body, tokenizer, max_model_len, "prompt"))
         else:
+            fitting = _fitting(prompt, limit, body, tokenizer, max_model_len, "prompt")
             check_ids("prompt", prompt, tokenizer)
-            token_ids, tail = prompt, prompt_tail(prompt, tokenizer)
-        fitting = _fitting(token_ids, limit, body, tokenizer, max_model_len, "prompt")
-        prompts.append(Prompt(fitting.token_ids, fitting.max_tokens, tail))
+            prompts.append(replace(fitting, tail=prompt_tail(prompt, tokenizer)))
     return prompts
 
 

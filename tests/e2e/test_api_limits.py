@@ -115,3 +115,18 @@ async def test_a_million_tokens_are_refused_at_once(api: Api) -> None:
     answer = await api.ask(Mode("completions", True), "long " * 1_000_000)
     assert time.monotonic() - began < 2
     assert (answer.status, answer.error["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_body_of_a_million_little_things_stops_no_stream(api: Api) -> None:
+    messages = b'{"role":"user","content":""},' * 1_000_000
+    body = b'{"model":"%s","messages":[%s]}' % (api.model.encode(), messages[:-1])
+    sending = asyncio.create_task(api.send("chat", body))
+    longest = 0.0
+    while not sending.done():
+        began = time.monotonic()
+        assert (await api.http.get("/health")).status_code == 200
+        longest = max(longest, time.monotonic() - began)
+    answer = await sending
+    assert answer.status == 400
+    assert answer.error["code"] == "context_length_exceeded"
+    assert longest < 1.0

@@ -56,6 +56,13 @@ async def test_b004_a_prompt_without_room_for_one_token_is_refused(tokenizer: To
     assert caught.value.code == "context_length_exceeded"
 
 
+async def test_b004_more_messages_than_tokens_fit_are_refused_without_rendering_them(tokenizer: Tokenizer) -> None:
+    body = ChatBody.model_validate({"model": "m", "messages": [{"role": "user", "content": ""}] * (LIMIT + 1)})
+    with pytest.raises(ApiError, match=f"at least {LIMIT + 1} prompt tokens") as caught:
+        await chat_prompt(body, tokenizer, LIMIT)
+    assert caught.value.code == "context_length_exceeded"
+
+
 async def test_b005_megabytes_are_refused_without_encoding_them(tokenizer: Tokenizer) -> None:
     started = time.monotonic()
     with pytest.raises(ApiError) as caught:

@@ -35,6 +35,7 @@ from tokenpath.v1.detokenizer_pb2 import StreamResponse
 
 log = logging.getLogger(__name__)
 
+_THREAD_FROM_BYTES = 256 * 1024  # of a million little things: 30 ms of checking, during which no stream would move
 _LAST_WORD_S = 1.0  # an error event to a client that does not read is given up after this
 _OUTCOMES = {
     Outcome.OUTCOME_DONE: "done",
@@ -110,7 +111,7 @@ class Generation:
             with exchange.own("receive") as stage:
                 raw = await read_body(receive, exchange.arrival.headers, gateway.settings.max_body_bytes)
                 stage.bytes = len(raw)
-                body = self._dialect.parse(raw, gateway.model)
+                body = await self._parse(raw)
                 leash.watch(receive)
                 exchange.describe(body)
             with exchange.own("tokenize") as stage:
@@ -120,6 +121,11 @@ class Generation:
             await self._generate(leg, leash, sink)
             with exchange.own("respond"):
                 await sink.finish(self._usage_json())
+
+    async def _parse(self, raw: bytes) -> SamplingFields:
+        if len(raw) <= _THREAD_FROM_BYTES:
+            return self._dialect.parse(raw, self._gateway.model)
+        return await asyncio.to_thread(self._dialect.parse, raw, self._gateway.model)
 
     def _begin(self, grant: Grant, body: SamplingFields, prompts: list[Prompt]) -> Sink:
         """Make a job of each prompt, and the place where the answers go."""

@@ -19,6 +19,8 @@ from services.gateway.validation.messages import Message, parse_messages
 from services.gateway.validation.parse import check_model, json_object, validated
 from tokenpath.v1.auth_pb2 import Grant
 
+_MOST_TOKENS = 1_000_000  # a fifth of a second during which no stream moves
+
 
 class TokenizeBody(Body):
     """Either `prompt` or `messages`."""
@@ -30,7 +32,7 @@ class TokenizeBody(Body):
 class DetokenizeBody(Body):
     """Token ids to turn into text, special tokens included."""
 
-    tokens: list[Annotated[int, Field(ge=0)]]
+    tokens: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=_MOST_TOKENS)]
 
 
 class TokenizeEndpoint:

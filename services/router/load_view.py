@@ -43,7 +43,8 @@ class LoadView:
         for _ in range(min(state.arrivals - known.arrivals, len(known.bookings))):
             known.bookings.popleft()
         known.arrivals = state.arrivals
-        known.reported = Load(state.running + state.waiting, state.kv_blocks_used * worker.block_size + state.waiting_tokens)
+        tokens = state.kv_blocks_used * worker.block_size + state.waiting_tokens
+        known.reported = Load(state.running + state.waiting, tokens)
         known.reachable = True
 
     def lost(self, worker: WorkerRecord) -> None:

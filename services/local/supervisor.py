@@ -13,6 +13,7 @@ from pathlib import Path
 from services.local import records
 from services.local.errors import StackError
 from services.local.folder import PROJECT, StackFolder
+from services.local.interrupts import interrupts_deferred
 from services.local.plan import DRAIN_S, ProcessPlan
 from services.local.probes import answers
 from services.local.processes import start_mark
@@ -40,8 +41,9 @@ class Supervisor:
         log.parent.mkdir(parents=True, exist_ok=True)
         if plan.data is not None:
             plan.data.mkdir(parents=True, exist_ok=True)
-        started = time.time()
-        with log.open("ab") as output:
+        # An interrupt between start and record would leave a process that nobody knows of.
+        with log.open("ab") as output, interrupts_deferred():
+            started = time.time()
             try:
                 child = subprocess.Popen(
                     plan.command,
@@ -54,11 +56,11 @@ class Supervisor:
                 )
             except OSError as error:
                 raise StackError(f"{plan.name} can't be started: {error}") from error
-        self._children[plan.name] = child
-        mark = start_mark(child.pid) or ""
-        process = ProcessRecord(plan.name, child.pid, mark, started, int(plan.tier), plan.ports, plan.probe)
-        self.save(self.record.with_process(process))
-        return process
+            self._children[plan.name] = child
+            mark = start_mark(child.pid) or ""
+            process = ProcessRecord(plan.name, child.pid, mark, started, int(plan.tier), plan.ports, plan.probe)
+            self.save(self.record.with_process(process))
+            return process
 
     def save(self, record: StackRecord) -> None:
         """Make `record` the stack's record."""

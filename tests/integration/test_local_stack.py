@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,17 @@ def wait_for(condition: Callable[[], object], timeout_s: float = 20.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"
         time.sleep(0.02)
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Every process that was started for a folder's stack, on record or not."""
+    mark = f"TOKENPATH_LOCAL_FOLDER={folder}".encode()
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in environ.read_bytes().split(b"\0"):
+                found.append(environ.parent.joinpath("cmdline").read_text().replace("\0", " "))
+    return found
 
 
 def assert_nothing_left(record: StackRecord) -> None:
@@ -151,6 +163,7 @@ def test_an_interrupted_up_leaves_nothing(tmp_path: Path) -> None:
     _, said = up.communicate(timeout=30)
     assert up.returncode == 130, said
     assert_nothing_left(record)
+    assert processes_of(tmp_path) == []
     assert not record_file.exists()
 
 

@@ -64,6 +64,30 @@ def test_a_started_process_serves_in_a_session_of_its_own_and_is_on_record(
     assert not process.alive
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_between_start_and_record_waits_for_the_record(
+    supervisor: Supervisor, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    def interrupted(pid: int) -> str | None:
+        signal.raise_signal(number)
+        return start_mark(pid)
+
+    def end(_number: int, _frame: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("services.local.supervisor.start_mark", interrupted)
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            supervisor.start(plan("late", "import time; time.sleep(60)"))
+        assert signal.getsignal(signal.SIGTERM) is end
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    recorded = records.load(supervisor.folder.record)
+    assert recorded is not None
+    assert [process.name for process in recorded.processes if process.alive] == ["late"]
+
+
 def test_a_process_that_ends_is_named_with_its_status_and_its_last_words(supervisor: Supervisor) -> None:
     broken = plan("broken", "import sys; print('no model here'); sys.exit(3)")
     supervisor.start(broken)

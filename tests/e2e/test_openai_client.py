@@ -180,13 +180,17 @@ async def full_stack(stack: RunningStack, client: AsyncOpenAI) -> AsyncIterator[
         async for _ in await client.chat.completions.create(model=MODEL, messages=user(hanging), n=n, stream=True):
             pass
 
-    holders = [asyncio.create_task(hold(SLOTS_A_WORKER)) for _ in range(2)]
-    queued = [asyncio.create_task(hold(1)) for _ in range(QUEUE_LIMIT)]
+    def says(name: str) -> float:
+        return metric(stack, "scheduler", f"tokenpath_scheduler_{name}")
+
+    tasks = [asyncio.create_task(hold(SLOTS_A_WORKER)) for _ in range(2)]
     try:
-        length = "tokenpath_scheduler_queue_length"
-        await eventually(lambda: metric(stack, "scheduler", length) == QUEUE_LIMIT, "the queue is full")
+        # Only then the others: one that came first would take a slot, and a request for all of a worker's would wait.
+        await eventually(lambda: says("slots_used") == 2 * SLOTS_A_WORKER, "every slot is taken")
+        tasks += [asyncio.create_task(hold(1)) for _ in range(QUEUE_LIMIT)]
+        await eventually(lambda: says("queue_length") == QUEUE_LIMIT, "the queue is full")
         yield
     finally:
-        for task in [*queued, *holders]:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*holders, *queued, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)

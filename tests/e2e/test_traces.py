@@ -13,6 +13,7 @@ from tests.e2e.api import MODES, Api, Mode, script
 from tests.e2e.ledger import settled_row
 from tests.e2e.otlp_receiver import OtlpReceiver
 from tests.e2e.spans import APART, CLIENT, PATH, SERVER, Trace, whole_trace
+from tests.eventually import eventually
 
 STREAM = Mode("chat", True)
 HELLO = script(pieces=["x", " DE", "F"], ttft_ms=10, itl_ms=5)
@@ -129,7 +130,12 @@ class TestB086:
     async def test_tries_are_siblings(self, api: Api, otlp: OtlpReceiver) -> None:
         answer = await api.ask(STREAM, script(pieces=["x"], fail_after=0), {"x-tokenpath-mode": "aggregated"})
         assert answer.status == 500
-        trace = await whole_trace(otlp, answer.headers["x-trace-id"], PATH)
+        trace_id = answer.headers["x-trace-id"]
+        # The two decode workers export each in their own time.
+        await eventually(
+            lambda: len(Trace(otlp.trace(trace_id)).stage("generate", SERVER)) == 2, "both tries were served"
+        )
+        trace = await whole_trace(otlp, trace_id, PATH)
         tries = trace.stage("stream", CLIENT)
         assert len(tries) == 2
         assert all(span.parent_id == trace.root.span_id and span.error for span in tries)

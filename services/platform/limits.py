@@ -16,10 +16,6 @@ MIN_PING_INTERVAL_MS = 5_000
 """Servers accept pings this often. Below KEEPALIVE_TIME_MS on purpose: gRPC's default (5 minutes) would answer
 our own keepalive with GOAWAY too_many_pings and kill every call of the channel."""
 
-FLOW_WINDOW_BYTES = 4 * 1024 * 1024
-"""Data a stream may have on its way. Fixed, so that gRPC sends no ping with every message to measure the link for it:
-those pings were a tenth of a request's CPU. Enough for a gigabyte a second at 4 ms of round trip."""
-
 ChannelOption = tuple[str, int]
 
 
@@ -28,15 +24,10 @@ def message_size_options(max_bytes: int = MAX_MESSAGE_BYTES) -> list[ChannelOpti
     return [("grpc.max_send_message_length", max_bytes), ("grpc.max_receive_message_length", max_bytes)]
 
 
-def _flow_options() -> list[ChannelOption]:
-    return [("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", FLOW_WINDOW_BYTES)]
-
-
 def client_options(keepalive_ms: int = KEEPALIVE_TIME_MS) -> list[ChannelOption]:
     """Options of every channel."""
     return [
         *message_size_options(),
-        *_flow_options(),
         ("grpc.keepalive_time_ms", keepalive_ms),
         ("grpc.keepalive_timeout_ms", KEEPALIVE_TIMEOUT_MS),
         ("grpc.keepalive_permit_without_calls", 0),
@@ -51,7 +42,6 @@ def server_options(min_ping_interval_ms: int = MIN_PING_INTERVAL_MS) -> list[Cha
     """Options of every server."""
     return [
         *message_size_options(),
-        *_flow_options(),
         ("grpc.http2.min_ping_interval_without_data_ms", min_ping_interval_ms),
         ("grpc.http2.max_ping_strikes", 2),
         ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
